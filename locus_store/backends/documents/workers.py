@@ -202,13 +202,9 @@ class WriteQueues:
         if may_block():
             return await run_now(self._run_here, name, job)
         if queue := self._add(name, job):
-            try:
-                if pool is not None:  # its end need not wake the event loop
-                    pool.submit(self._drain, name, queue)
-                else:
-                    asyncio.get_running_loop().run_in_executor(None, self._drain, name, queue)
-            except RuntimeError:  # the loop is ending, and runs nothing beside it any more
-                self._drain(name, queue)
+            submit = partial(asyncio.get_running_loop().run_in_executor, None)
+            # The end of a pool's work need not wake the event loop.
+            self._give(name, queue, submit if pool is None else pool.submit)
         answer: T = await await_to_end(asyncio.wrap_future(job.future))
         return answer
 
@@ -217,7 +213,7 @@ class WriteQueues:
         if queue := self._add(name, job):
             job.run()
             if self._has_more(name, queue):
-                threading.Thread(target=self._drain, args=(name, queue), daemon=True).start()
+                self._give(name, queue, lambda it: threading.Thread(target=it, daemon=True).start())
         return job.future.result()
 
     def _add(self, name: str, job: _Job) -> deque[_Job] | None:
@@ -227,8 +223,18 @@ class WriteQueues:
             queue.append(job)
             return queue if len(queue) == 1 else None
 
-    def _drain(self, name: str, queue: deque[_Job]) -> None:
-        """Run a queue's jobs; the first one stays in it until it is finished."""
+    def _give(self, name: str, queue: deque[_Job], submit: Callable[..., object]) -> None:
+        """Have another thread run a queue's jobs, or this one if none can begin."""
+        drain = partial(self._drain, name, queue, threading.Lock())
+        try:
+            submit(drain)
+        except RuntimeError:  # an executor may run it later nevertheless
+            drain()
+
+    def _drain(self, name: str, queue: deque[_Job], claim: threading.Lock) -> None:
+        """Run a queue's jobs, once; the first one stays in it until it is finished."""
+        if not claim.acquire(blocking=False):
+            return
         queue[0].run()
         while self._has_more(name, queue):
             queue[0].run()

@@ -691,6 +691,41 @@ def test_a_child_that_was_forked_in_the_middle_of_a_save_saves(backend):
     assert asyncio.run(backend.load("t")) == {"n": 1}
 
 
+async def test_a_write_that_an_executor_refused_and_kept_is_done_once(backend, caplog):
+    """As ``ThreadPoolExecutor`` does where no thread can begin, for one that ends other work."""
+
+    class Executor:
+        def submit(self, *call: Any) -> None:
+            self.kept = call
+            raise RuntimeError("can't start new thread")
+
+    pool, done = Executor(), []
+
+    def work():
+        done.append(True)
+        drain, *args = pool.kept
+        drain(*args)
+
+    await backend._threads._queues.run("t", work, pool)
+    assert (done, caplog.records) == ([True], [])
+
+
+def fail_to_begin(_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_sync_write_leaves_none_that_waits_where_no_thread_can_begin(backend, monkeypatch):
+    queues, later = backend._threads._queues, workers._Job(list)
+
+    def work():
+        assert queues._add("t", later) is None  # by another thread
+        monkeypatch.setattr(threading.Thread, "start", fail_to_begin)
+        return 1
+
+    assert queues._run_here("t", workers._Job(work)) == 1
+    assert later.future.result(0) == []
+
+
 # --- disks
 
 
