@@ -262,6 +262,9 @@ def render_wall(words: Words) -> Iterator[str]:
     )
     common = ", ".join(map(words.write_table, ("settings", "version", "heads", "roles")))
     yield f"GRANT SELECT ON {common} TO {group}"
+    # A put gives an item with embeddings another number, which only the server may choose.
+    yield f"ALTER TABLE {words.write_table('store')} ALTER COLUMN item SET GENERATED ALWAYS"
+    yield f"GRANT UPDATE (item) ON {words.write_table('store')} TO {group}"
 
 
 def render_all(words: Words, *, has_wall: bool) -> Iterator[str]:

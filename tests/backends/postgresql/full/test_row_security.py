@@ -62,6 +62,7 @@ INSERT INTO locus_lines (line, tenant, thread_id, namespace, head, open_chain, l
 INSERT INTO locus_turns VALUES ('{tenant}', 't', {n}, now(), 1, '[]');
 INSERT INTO locus_quotas VALUES ('{tenant}', '{{}}', '{{}}', {n});
 INSERT INTO locus_store (item, tenant, namespace, key, created_at, updated_at)
+  OVERRIDING SYSTEM VALUE
   VALUES ({n}, '{tenant}', 'x', 'k', now(), now());
 INSERT INTO locus_audit (entry, tenant, recorded_at, who, method, result)
   VALUES ({n}, '{tenant}', now(), 'w', 'commit', 'done');
@@ -303,6 +304,7 @@ REFUSED = (
     f"{VERSION} VALUES ({ORPHAN}, 1, 1, 'c', '', now())",
     "UPDATE locus_messages SET thread = 2",
     "UPDATE locus_writes SET line = 2",
+    "UPDATE locus_store SET item = 2",
     "INSERT INTO locus_embeddings VALUES (2, 1, '[1,2,3]')",
     "TRUNCATE locus_threads",
     "DELETE FROM locus_audit",
@@ -534,6 +536,26 @@ async def test_the_library_works_for_a_role_of_one_tenant(place: Place) -> None:
             await other.for_tenant("globex").save({"n": 1}, "t")
         facts = {it.name: it for it in await other.for_tenant("acme").backend.facts()}
         assert facts["rights"].verdict == "ok"  # though it may not write every column
+
+
+async def test_a_role_of_one_tenant_puts_and_deletes_items_with_embeddings(place: Place) -> None:
+    await asyncio.to_thread(vectors.create_vector_index, place.admin, dimension=3)
+    await place.grant()
+    await asyncio.to_thread(row_security.enable, place.admin)
+    await asyncio.to_thread(row_security.add_role, place.admin, "acme", "locus_acme")
+    url, options = place.url("locus_acme"), {"tenant": "acme", "auto_migrate": False}
+    async with PostgreSQLStore(url, **options) as store:
+        await store.put(("x",), "plain", 0)
+        for number in range(2):
+            await store.put(("x",), "plain", number)
+    async with PostgreSQLStore(url, dimension=3, **options) as store:
+        for number in range(3):
+            await store.put_with_embedding(("x",), "k", number, [1.0, float(number), 0.0])
+        found = await store.search_by_embedding(("x",), [1.0, 2.0, 0.0])
+        assert [(it.item.key, it.item.value) for it in found] == [("k", 2)]
+        assert await store.delete(("x",), "k")
+    connection = await place.connect()
+    assert await connection.fetchval("SELECT count(*) FROM locus_embeddings") == 0
 
 
 async def test_a_role_keeps_to_its_quota_and_cannot_raise_it(place: Place) -> None:
