@@ -174,6 +174,7 @@ class PostgreSQLRepository(IndexedRepository):
             for statement in _create_search_table(self.tables, self.connection.dialect, count):
                 run(statement)
             secure(self.connection, self.tables, "search")
+        self.see_all_tenants()
         self.index_versions("tsvector")
         return True
 

@@ -697,6 +697,25 @@ async def test_tables_that_are_created_later_have_row_security(place: Place) -> 
     assert await role.fetch("SELECT * FROM locus_heads") == []
 
 
+async def test_an_index_that_is_created_later_has_the_words_of_all_tenants(place: Place) -> None:
+    await asyncio.to_thread(row_security.enable, place.admin)
+    await save_of_each(place)
+    async with postgresql_checkpointer(place.url("locus_owner")) as owners:
+        assert await owners.backend.create_search_index()
+    await place.grant()
+    async with postgresql_checkpointer(place.url("locus_app"), state_type=dict) as root:
+        for tenant in TENANTS:
+            found = await root.for_tenant(tenant).search("hello")
+            assert [it["thread_id"] for it in found] == [tenant]
+
+
+async def save_of_each(place: Place) -> None:
+    """Save a version of each tenant."""
+    async with postgresql_checkpointer(place.url("locus_app"), state_type=dict) as root:
+        for tenant in TENANTS:
+            await root.for_tenant(tenant).save({"said": ["hello"]}, tenant)
+
+
 async def test_migrations_look_past_row_security(secured: Place) -> None:
     import sqlalchemy as sa
     from alembic.autogenerate import compare_metadata
