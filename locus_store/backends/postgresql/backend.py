@@ -30,7 +30,7 @@ from locus_store.backends.postgresql.replicas import (
     ReplicaReader,
     ask_through,
 )
-from locus_store.backends.postgresql.row_security import may_see_all_tenants
+from locus_store.backends.postgresql.row_security import see_all_tenants
 from locus_store.backends.postgresql.save_groups import GROUP, WORKERS, Saves
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
@@ -299,7 +299,7 @@ class PostgreSQLBackend(ServerBackend):
                 raise
 
     async def may_see_all_tenants(self) -> bool:
-        return await self._read(may_see_all_tenants, self._runner)
+        return await self._read(lambda it: see_all_tenants(it.connection, it.tables), self._runner)
 
     async def facts(self) -> list[Fact]:
         found = await super().facts()

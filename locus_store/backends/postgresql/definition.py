@@ -87,7 +87,7 @@ class PostgreSQLDefinition(SchemaDefinition):
             # with the transaction, and so does the lock: a pooler may then give the connection to
             # others.
             connection.exec_driver_sql(UNLIMITED)
-            row_security.see_all_tenants(connection)
+            connection.exec_driver_sql(row_security.ALL_NAMED)
             lock_timeout = connection.exec_driver_sql(_WAITING).scalar_one()
             _lock(connection, f"{place} {ours.prefix}")
             if ours.schema is None:
@@ -110,6 +110,8 @@ class PostgreSQLDefinition(SchemaDefinition):
         if settings and UNFINISHED_SETTING in settings.raw:
             shown = make_place(connection).shown
             raise SchemaError(f"{shown}{describe_partitions(settings)}")
+        if settings:
+            row_security.see_all_tenants(connection, ours)
         _search_in(connection, "pg_catalog")
         # Alembic's comparison leaves out the schema of what it finds there.
         default, dialect.default_schema_name = dialect.default_schema_name, "pg_catalog"

@@ -127,7 +127,7 @@ class PostgreSQLRepository(IndexedRepository):
         return sa.and_(threads.active_at > least, is_below)
 
     def see_all_tenants(self) -> None:
-        see_all_tenants(self.connection)
+        see_all_tenants(self.connection, self.tables)
 
     def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
         return deletions.drop_threads(self, thread_ids)

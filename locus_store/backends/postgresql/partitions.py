@@ -440,7 +440,7 @@ class _Move:
         owner = self._run(_SQL["owner"].format(oid=write_oid(self.old))).scalar()
         if owner is not None:
             self._run(f"SET LOCAL ROLE {self._quote(owner, None)}")
-        see_all_tenants(self.connection)
+        see_all_tenants(self.connection, self.ours)
 
     @contextmanager
     def _measure(self) -> Iterator[None]:

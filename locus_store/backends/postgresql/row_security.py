@@ -29,6 +29,7 @@ from locus_store.backends.postgresql.policies import (
     render_removed_role,
     render_role,
     render_wall,
+    write_literal,
     write_oid,
     write_policies,
 )
@@ -44,7 +45,6 @@ from locus_store.sql.schema.tables import (
     derive_name,
     make_tables,
 )
-from locus_store.sql.threads.reads import Reads
 from locus_store.types.arguments import check_tenant
 
 T = TypeVar("T")
@@ -179,22 +179,34 @@ def secure(connection: Connection, ours: Tables, *names: str) -> None:
         _run(connection, render_policies(words, name, has_wall=has_wall))
 
 
-def see_all_tenants(connection: Connection) -> None:
-    """Let the tables' owner see the rows of all tenants until the transaction ends."""
-    connection.exec_driver_sql(
-        f"SELECT set_config('{ALL_TENANTS}', 'on', true), coalesce(nullif(current_setting("
-        f"'{TENANT}', true), ''), set_config('{TENANT}', '{NOBODY}', true))"
-    )
+ALL_NAMED: Final = (
+    f"SELECT set_config('{ALL_TENANTS}', 'on', true), coalesce(nullif(current_setting("
+    f"'{TENANT}', true), ''), set_config('{TENANT}', '{NOBODY}', true))"
+)
+"""The statement that lets the tables' owner see all tenants until the transaction ends."""
 
 
-def may_see_all_tenants(reads: Reads) -> bool:
-    """Return whether ``see_all_tenants`` leaves no row hidden from this role."""
-    table = Words(reads.connection.dialect, reads.tables, "").write_table("threads")
-    query = (
-        "SELECT NOT row_security_active(oid) OR pg_has_role(relowner, 'USAGE') FROM pg_class "
-        f"WHERE oid = {write_oid(table)}"
-    )
-    return reads.connection.exec_driver_sql(query).scalar_one() is True
+def see_all_tenants(connection: Connection, ours: Tables) -> bool:
+    """Let the tables' owner see the rows of all tenants; return whether this role sees them.
+
+    Raises:
+        SchemaError: The policies name an earlier owner of the tables, not this one.
+    """
+    if not is_secured(connection, ours):
+        return True
+    table = write_oid(Words(connection.dialect, ours, "").write_table("threads"))
+    name = write_literal(derive_name(f"{ours.prefix}administrator"))
+    query = f"""{ALL_NAMED}, row_security_active(c.oid) AND NOT EXISTS (SELECT FROM pg_policy p,
+        unnest(p.polroles) r (oid) WHERE p.polrelid = c.oid AND pg_has_role(r.oid, 'USAGE')
+        AND p.polname = {name}), pg_has_role(c.relowner, 'USAGE')
+        FROM pg_class c WHERE c.oid = {table}"""
+    *_, is_hidden, is_owner = connection.exec_driver_sql(query).one()
+    if is_hidden and is_owner:
+        raise SchemaError(
+            "row security names an earlier owner of the tables, and hides rows from this one; "
+            "nothing was done; run: locus-store db row-security enable"
+        )
+    return not is_hidden
 
 
 def _run_on(
@@ -286,15 +298,16 @@ def _render_partitions(connection: Connection, tables: str, *actions: str) -> It
 
 def _find_tables(connection: Connection, words: Words) -> Sequence[Any]:
     """Return all tables with rows of tenants, their partitions included, and their policies."""
+    owner = f"ARRAY[{write_literal(words.owner)}::regrole::oid]"
     return connection.exec_driver_sql(
         "SELECT c.oid::regclass::text AS name, c.relname, c.relispartition, c.relrowsecurity AND "
         "c.relforcerowsecurity AS is_forced, ARRAY(SELECT polname::text FROM pg_policy "
         "WHERE polrelid = c.oid) AS policies, ARRAY(SELECT p.polname::text FROM pg_policy p WHERE "
-        f"p.polrelid = c.oid AND obj_description(p.oid, 'pg_policy') IS DISTINCT FROM {DIGEST} "
+        f"p.polrelid = c.oid AND (obj_description(p.oid, 'pg_policy') IS DISTINCT FROM {DIGEST} "
+        f"OR p.polpermissive AND p.polroles NOT IN ('{{0}}', {owner})) "
         f"AND (p.polpermissive OR p.polname::text IN ({write_policies(words.ours)}))) AS altered "
         "FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid "
-        f"WHERE c.oid IN ({words.oids}) OR i.inhparent IN ({words.oids}) "
-        "ORDER BY 2"
+        f"WHERE c.oid IN ({words.oids}) OR i.inhparent IN ({words.oids}) ORDER BY 2"
     ).all()
 
 

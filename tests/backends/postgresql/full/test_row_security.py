@@ -709,6 +709,36 @@ async def test_an_index_that_is_created_later_has_the_words_of_all_tenants(place
             assert [it["thread_id"] for it in found] == [tenant]
 
 
+async def test_tables_that_were_given_to_another_owner_hide_nothing_silently(
+    place: Place, release: Any
+) -> None:
+    await asyncio.to_thread(row_security.enable, place.url("locus_owner"))
+    await save_of_each(place)
+    admin = await place.connect()
+    new = "locus_acme"
+    await admin.execute(
+        f"GRANT CREATE ON SCHEMA public TO {new}; REASSIGN OWNED BY locus_owner TO {new}"
+    )
+    url = place.url(new)
+    with release().installed(), pytest.raises(SchemaError, match="row-security enable"):
+        await asyncio.to_thread(migrate.upgrade, url)
+    with pytest.raises(SchemaError, match="row-security enable"):
+        await asyncio.to_thread(partition, url, 4)
+    async with postgresql_checkpointer(url) as owners:
+        backend = owners.backend
+        for call in (backend.tenants, backend.may_see_all_tenants, backend.create_search_index):
+            with pytest.raises(SchemaError, match="row-security enable"):
+                await call()
+        problems = (await asyncio.to_thread(row_security.read, url)).problems
+        assert "locus_threads has a policy 'locus_administrator'" in str(problems)
+        assert await asyncio.to_thread(row_security.enable, url)
+        assert (await asyncio.to_thread(row_security.read, url)).problems == ()
+        assert await backend.may_see_all_tenants()
+        assert {it.name for it in await backend.tenants()} == {*TENANTS}
+    await asyncio.to_thread(partition, url, 4)
+    assert await admin.fetchval("SELECT count(*) FROM locus_checkpoints") == 2
+
+
 async def save_of_each(place: Place) -> None:
     """Save a version of each tenant."""
     async with postgresql_checkpointer(place.url("locus_app"), state_type=dict) as root:
