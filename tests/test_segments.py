@@ -370,6 +370,42 @@ async def test_a_segment_that_is_lost_is_named(monkeypatch: pytest.MonkeyPatch) 
         await shelf_backend(shelf).load("t")
 
 
+@pytest.mark.anyio
+async def test_of_two_deletions_at_once_one_finds_the_thread() -> None:
+    shelf = Shelf()
+    await shelf_backend(shelf).write_state("t", {"n": 1})
+    deleting, found = Fragile(shelf, 0, is_done=True, error=Killed), list[bool]()
+    delete = deleting.delete
+
+    def beside(*args: Any, **kwargs: Any) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            removal = shelf_backend(shelf).remove_thread("t")
+            found.append(pool.submit(asyncio.run, removal).result().existed)
+        return delete(*args, **kwargs)
+
+    deleting.delete = beside  # type: ignore[method-assign]
+    assert (await shelf_backend(deleting).remove_thread("t")).existed is False
+    assert found == [True]
+
+
+@pytest.mark.anyio
+async def test_a_refused_save_leaves_no_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
+    shelf, put = Shelf(), Shelf.put
+
+    def put_second(self: Shelf, name: str, content: bytes, **tag: Any) -> Any:
+        if "/heads/" in name and not saved:
+            saved.append(1)
+            asyncio_free_save(shelf, 1)
+        return put(self, name, content, **tag)
+
+    saved: list[int] = []
+    monkeypatch.setattr(Shelf, "put", put_second)
+    await shelf_backend(shelf).write_state("t", {"n": 1})
+    assert len(await history(shelf)) == 2
+    assert segments(shelf) == named(shelf)
+
+
 READS: dict[str, Callable[[Any], Any]] = {
     "load": lambda it: it.load("t", "v0"),
     "history": lambda it: it.history("t"),

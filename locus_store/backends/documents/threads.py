@@ -23,6 +23,7 @@ from locus_store.backends.documents.protocol import (
     DocumentReads,
     Documents,
     ReadTogether,
+    StaleTagError,
     Tag,
 )
 from locus_store.backends.documents.segments import GoneError
@@ -440,12 +441,16 @@ class _Write(Generic[T]):
         onto = old.tag if old else None
         self.sent.append((draft, answer, onto))
         self.is_putting = True
-        if draft.body is not None and draft.thread is not None:
-            tag = access.put(self.thread_id, draft.body, tag=onto)
-            self.threads.keep(Parsed(tag, draft.thread, draft.end))
-        elif old is not None:
-            access.delete(self.thread_id, tag=old.tag)
-            self.threads.drop_cached(self.thread_id)
+        try:
+            if draft.body is not None and draft.thread is not None:
+                tag = access.put(self.thread_id, draft.body, tag=onto)
+                self.threads.keep(Parsed(tag, draft.thread, draft.end))
+            elif old is not None:
+                access.delete(self.thread_id, tag=old.tag)
+                self.threads.drop_cached(self.thread_id)
+        except StaleTagError:
+            self._abandon(self.sent.pop()[0])
+            raise
         self.is_putting = False
         self._finish(draft)
 
@@ -474,8 +479,11 @@ class _Write(Generic[T]):
                 return sent
             if found is not None and onto not in {None, found.tag}:
                 self.sent.remove(sent)  # no delayed request can write it any more
-                try:
-                    self.threads.form.abandon(self.thread_id, draft)
-                except LocusStoreError as exc:
-                    report_unremoved(self.thread_id, exc)
+                self._abandon(draft)
         return None
+
+    def _abandon(self, draft: Draft) -> None:
+        try:
+            self.threads.form.abandon(self.thread_id, draft)
+        except LocusStoreError as exc:
+            report_unremoved(self.thread_id, exc)
