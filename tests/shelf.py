@@ -19,7 +19,7 @@ from locus_store.backends.documents.objects import (
     decode_name,
     digest,
 )
-from locus_store.backends.documents.protocol import Found, TagDiffersError
+from locus_store.backends.documents.protocol import Found, StaleTagError
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
 from locus_store.values.sealing import RecordOpener
@@ -103,7 +103,7 @@ class Shelf(Objects):
 
     def _require(self, name: str, tag: Tag | None) -> None:
         if tag != (self.stored[name][0] if name in self.stored else None):
-            raise TagDiffersError
+            raise StaleTagError
 
 
 def shelf_backend(

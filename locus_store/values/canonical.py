@@ -17,10 +17,9 @@ from locus_store.values.encoding import (
     MIN_INT,
     Grown,
     Json,
-    decode,
+    decode_canonical,
     encode,
     encode_canonical,
-    encode_strictly,
     require_json,
 )
 from locus_store.values.surrogates import escape
@@ -47,29 +46,25 @@ def canonicalize(value: object, path: str = "") -> Json:
         SerializationError: JSON cannot hold the value exactly; names the path below ``path``.
     """
     try:
+        encoding = encode_canonical(value)
+        require_json(encoding, 0)
+        return cast("Json", decode_canonical(encoding))
+    except (TypeError, ValueError):
+        pass  # a string is to be escaped, or JSON cannot hold the value
+    try:
         return _copy(value, 1)
     except _InexactError as exc:
         raise exc.with_path(path) from None
 
 
 def encode_canonical_json(value: object, path: str) -> bytes:
-    """Return ``canonicalize`` as compact JSON, which is a private copy as well."""
-    encoded = _encode_plain(value)
-    return encode(canonicalize(value, path)) if encoded is None else encoded
-
-
-def _encode_plain(value: object) -> bytes | None:
-    """Return the JSON of a value if no copy is needed to see that it is exact."""
-    try:
-        require_json(encode_canonical(value), 0)
-        return encode_strictly(value)
-    except (TypeError, ValueError):
-        return None
+    """Return ``canonicalize`` as compact JSON."""
+    return encode(canonicalize(value, path))
 
 
 def canonicalize_object(value: Mapping[str, object], path: str) -> dict[str, Json]:
     """Return ``canonicalize`` of any mapping."""
-    return cast("dict[str, Json]", decode(encode_canonical_json(dict(value), path)))
+    return cast("dict[str, Json]", canonicalize(dict(value), path))
 
 
 def canonicalize_state(state: object) -> dict[str, Json]:

@@ -134,14 +134,6 @@ def digest_each(encodings: list[bytes]) -> list[bytes]:
 _sha256: Final = hashlib.sha256
 
 
-_STRICT = (
-    orjson.OPT_SORT_KEYS
-    | orjson.OPT_PASSTHROUGH_SUBCLASS
-    | orjson.OPT_PASSTHROUGH_DATETIME
-    | orjson.OPT_PASSTHROUGH_DATACLASS
-)
-
-
 def require_json(encoding: bytes, surrounding: int) -> None:
     """Raise ``ValueError`` or ``TypeError`` unless an encoded value is JSON.
 
@@ -237,17 +229,6 @@ def require_size(size: int, max_bytes: int) -> None:
             f"the value takes {size:,} bytes as JSON, above max_state_bytes={max_bytes}; store "
             "large data elsewhere and keep a reference to it, or raise max_state_bytes"
         )
-
-
-def encode_strictly(value: object) -> bytes:
-    """Return an unchecked value as compact JSON with sorted keys.
-
-    NaN and infinities become ``null``, and enumerations, UUIDs and tuples are converted.
-
-    Raises:
-        TypeError: Another value that is not JSON, or a subclass of a plain type.
-    """
-    return orjson.dumps(value, option=_STRICT)
 
 
 def encode(value: object) -> bytes:

@@ -43,7 +43,7 @@ class ChangedError(Exception):
     """The stored tag differs, or the storage's answer was lost and the outcome is unknown."""
 
 
-class TagDiffersError(ChangedError):
+class StaleTagError(ChangedError):
     """The stored tag differs, and nothing was written."""
 
 

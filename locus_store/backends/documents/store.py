@@ -13,7 +13,7 @@ from uuid import uuid4
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.item_journal import HEAD, ItemChanges, ItemJournal, make_item
 from locus_store.backends.documents.item_store import ItemStore, KeptItem
-from locus_store.backends.documents.protocol import Access, ChangedError, Documents, TagDiffersError
+from locus_store.backends.documents.protocol import Access, ChangedError, Documents, StaleTagError
 from locus_store.backends.documents.threads import ATTEMPTS, LONGEST_PAUSE_SECONDS
 from locus_store.backends.documents.workers import WriteQueues
 from locus_store.errors import BackendError, SchemaError
@@ -127,7 +127,7 @@ class DocumentStore(ItemStore):
                     return self._attempt(access, group, trusts=trusts)
             except ChangedError as exc:
                 trusts = False
-                if isinstance(exc, TagDiffersError):
+                if isinstance(exc, StaleTagError):
                     group.number = None
         raise BackendError(
             f"{self._documents.locate(HEAD)} is being changed by {self._documents.rivals}; nothing "

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from locus_store.backends.documents.objects import ListedObject, Objects, compute_content_md5
-from locus_store.backends.documents.protocol import ChangedError, Found, Tag, TagDiffersError
+from locus_store.backends.documents.protocol import ChangedError, Found, StaleTagError, Tag
 from locus_store.backends.documents.workers import BlockingClient
 from locus_store.backends.oci import failures
 from locus_store.backends.oci.options import OCIOptions
@@ -272,7 +272,7 @@ class BucketObjects(BlockingClient, Objects):
 
         found = self.call(f"put {name!r}", put, statuses=statuses)
         if found in failures.CONFLICTS and next(attempts) == 1:
-            raise TagDiffersError
+            raise StaleTagError
         return found
 
     def store(self, name: str, content: bytes) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from locus_store.backends.documents.objects import ListedObject, Objects, compute_content_md5
-from locus_store.backends.documents.protocol import ChangedError, Found, Tag, TagDiffersError
+from locus_store.backends.documents.protocol import ChangedError, Found, StaleTagError, Tag
 from locus_store.backends.documents.workers import SECOND, BlockingClient
 from locus_store.backends.s3.options import S3Options
 from locus_store.errors import (
@@ -161,7 +161,7 @@ def translate_error(exc: BaseException, place: S3Access, what: str) -> Exception
         return ConnectionFailedError(f"{message} {_REMEDIES[code]} ({code})")
     if code in _REFUSED_CONDITIONS:
         answer = getattr(exc, "response", {}).get("ResponseMetadata", {})
-        return TagDiffersError() if answer.get("RetryAttempts") == 0 else ChangedError()
+        return StaleTagError() if answer.get("RetryAttempts") == 0 else ChangedError()
     if status in {_MISSING, _UNCHANGED}:
         return MissingError() if status == _MISSING else UnchangedError()
     if status is None:

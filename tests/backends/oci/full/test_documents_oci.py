@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store.backends.documents.protocol import TagDiffersError
+from locus_store.backends.documents.protocol import StaleTagError
 from locus_store.backends.oci.backend import BucketDocuments
 from locus_store.testing.documents import DocumentsContract, WriteFaultsContract
 
@@ -31,6 +31,6 @@ def test_a_refused_put_is_no_lost_answer(bucket: DoubleBucket) -> None:
     old = objects.put("p/t", b"one", tag=None)
     new = objects.put("p/t", b"two", tag=old)
     for tag in (None, old):
-        with pytest.raises(TagDiffersError):
+        with pytest.raises(StaleTagError):
             objects.put("p/t", b"three", tag=tag)
     assert objects.put("p/t", b"three", tag=new) != new

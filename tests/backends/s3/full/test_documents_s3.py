@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store.backends.documents.objects import ObjectDocuments
-from locus_store.backends.documents.protocol import TagDiffersError
+from locus_store.backends.documents.protocol import StaleTagError
 from locus_store.testing.documents import DocumentsContract
 
 if TYPE_CHECKING:
@@ -25,6 +25,6 @@ def test_a_refused_put_is_no_lost_answer(s3_place: S3Place) -> None:
     old = objects.put("p/t", b"one", tag=None)
     new = objects.put("p/t", b"two", tag=old)
     for tag in (None, old):
-        with pytest.raises(TagDiffersError):
+        with pytest.raises(StaleTagError):
             objects.put("p/t", b"three", tag=tag)
     assert objects.put("p/t", b"three", tag=new) != new
