@@ -34,6 +34,7 @@ from locus_store.backends.postgresql.row_security import see_all_tenants
 from locus_store.backends.postgresql.save_groups import GROUP, WORKERS, Saves
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.runtime.retries import retry_lost_races
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import ServerBackend
 from locus_store.sql.columns.types import bind_key, encode_key
@@ -292,7 +293,9 @@ class PostgreSQLBackend(ServerBackend):
                     return await connection.fetch(text, *values)  # type: ignore[no-any-return]
 
             try:
-                return await pool.retry(asked)
+                return await pool.retry(
+                    lambda: retry_lost_races(asked, self._database.is_lost_race)
+                )
             except self._database.driver_errors as exc:
                 if is_unset(exc):  # the next call has other statements
                     await self._runner.open()

@@ -116,7 +116,7 @@ class PooledRunner:
     async def query(self, body: Body[T]) -> T:
         """Run a body that is one statement, and so needs no transaction."""
         pool = await self.get_pool()
-        return await pool.retry(lambda: pool.run(self.database.begin_statement, body))
+        return await pool.retry(lambda: pool.retry_lost_races(self.database.begin_statement, body))
 
     async def define(self, body: Body[T]) -> T:
         """Run a body that changes the schema, outside of any transaction."""

@@ -739,3 +739,39 @@ async def test_a_save_that_stands_still_keeps_its_turn_for_a_limited_time(
         with pytest.raises(TurnError, match="of thread 't' is over"):
             await checkpointer.save(STATE, "t", parent_checkpoint_id=first)
     assert 0.2 < seconds[0] < DEADLINE_SECONDS / 2
+
+
+UNLUCKY = """
+CREATE SEQUENCE readings; GRANT USAGE ON SEQUENCE readings TO locus_reader;
+CREATE FUNCTION loses() RETURNS boolean LANGUAGE plpgsql AS $$BEGIN
+  IF nextval('readings') = 1 THEN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END IF;
+  RETURN true; END$$;
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO locus_reader;
+"""
+
+
+async def test_a_read_that_loses_to_another_transaction_is_run_again(
+    postgresql: servers.Server, migrated_database: str
+) -> None:
+    """As where an administrator has made ``serializable`` the default of the role."""
+    async with opened(migrated_database) as writer:
+        await writer.save(STATE, "t", metadata={"n": 1})
+    name = name_of(migrated_database)
+    if not postgresql.value("SELECT 1 FROM pg_roles WHERE rolname = 'locus_reader'"):
+        postgresql.execute("CREATE ROLE locus_reader LOGIN")
+    postgresql.execute(UNLUCKY, name)
+    for table in ("lines", "threads"):
+        postgresql.execute(f"ALTER TABLE locus_{table} ENABLE ROW LEVEL SECURITY", name)
+        postgresql.execute(f"CREATE POLICY p ON locus_{table} USING ((SELECT loses()))", name)
+    async with opened(postgresql.url(name, user="locus_reader")) as reader:
+        for call in (
+            lambda: reader.load("t"),
+            lambda: reader.exists("t"),
+            lambda: reader.list_checkpoints("t"),
+            reader.list_threads,
+            lambda: reader.search("a"),
+            lambda: reader.query_by_metadata("n", 1),
+        ):
+            postgresql.execute("SELECT setval('readings', 1, false)", name)
+            assert await call()
+            assert postgresql.value("SELECT last_value FROM readings", database=name) > 1
