@@ -137,11 +137,14 @@ class PostgreSQLBackend(ServerBackend):
     @limit_calls(measure_save)
     async def commit(self, save: Save) -> Written:
         with self._translate_errors():
-            saves, _ = await self._get_calls()
+            _pool, saves, _ = await self._get_calls()
             return self._join_soon(save, await saves.submit(save))
 
-    async def _get_calls(self) -> tuple[Saves, WriteBatches]:
-        """Return the tenant's saves and pending writes of the running loop, which are grouped."""
+    async def _get_calls(self) -> tuple[LoopPool, Saves, WriteBatches]:
+        """Return the pool of the running loop, which only the caller keeps if ``close`` drops it.
+
+        Beside it, the tenant's saves and pending writes of this loop, which are grouped.
+        """
         pool = await self._runner.get_pool()
         found = self._calls.get(pool)
         if found is None:
@@ -150,7 +153,7 @@ class PostgreSQLBackend(ServerBackend):
             saves = Saves(*where, size=size, workers=workers, timeout_seconds=limit)
             found = saves, WriteBatches(*where, size=size, workers=workers)
             self._calls[pool] = found
-        return found
+        return pool, *found
 
     async def read_token(self) -> str:
         """Return a token of all that is committed now, for ``limit_staleness(at_least=…)``."""
@@ -243,7 +246,7 @@ class PostgreSQLBackend(ServerBackend):
 
     async def _store_batch(self, put: PutWrites) -> bool:
         with self._translate_errors():
-            _, batches = await self._get_calls()
+            _pool, _, batches = await self._get_calls()
             return await batches.submit(put)
 
     async def _ask_line(self, text: str, key: tuple[Any, ...], thread_id: str) -> list[Any]:

@@ -370,7 +370,7 @@ async def test_a_lone_save_that_takes_too_long_leaves_a_usable_connection(
 ) -> None:
     async with opened(url, pool_size=1) as checkpointer:
         await checkpointer.save({"n": 0}, "t", "v0")
-        saves, _ = await checkpointer.backend._get_calls()
+        _, saves, _ = await checkpointer.backend._get_calls()
         async with held(url):
             with monkeypatch.context() as patch:  # a slow machine has time for the others
                 patch.setattr(saves, "timeout_seconds", 0.2)
