@@ -76,7 +76,7 @@ def test_frames_of_one_payload_are_added_up() -> None:
 def test_a_frame_that_says_too_little_is_not_decompressed(said: int) -> None:
     options = {"write_content_size": said == 10}
     stored = zstandard.ZstdCompressor(**options).compress(bytes(64 * MIB))
-    frame = b"\2\1" + make_varint(len(stored)) + make_varint(said) + stored
+    frame = b"\3\1" + make_varint(len(stored)) + make_varint(said) + stored
     payload = frame + crc32(frame).to_bytes(4, "little")
     with at_most(MIB), pytest.raises(IntegrityError, match="length differs"):
         list(unpack_frames(payload, MAX_STATE_BYTES))
