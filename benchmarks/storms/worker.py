@@ -378,7 +378,7 @@ def _grouped_and_undone() -> None:
     async def forgetful(self: Any, *args: Any) -> Any:
         if next(calls) % 20:
             return await run(self, *args)
-        pool = self._pool
+        pool = self.pool
         driver = pool.lease_driver
 
         @asynccontextmanager
