@@ -41,6 +41,13 @@ def same(found: Any, given: Any) -> None:
     assert exact(found) == exact(given)
 
 
+def test_a_text_that_only_looks_like_a_tag_stays_as_it_is() -> None:
+    for text in ("¡$5 de descuento!", "á$"):
+        value = {"z": text, "a": [{"y": 1, "b": text}]}
+        assert tag_numbers(value) is value
+        assert untag_numbers(value) is value
+
+
 def test_numbers_have_a_form_and_data_passes_for_none() -> None:
     plain = {"a": [1, None, "x"]}
     assert tag_numbers(plain) is plain

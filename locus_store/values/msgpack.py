@@ -31,6 +31,7 @@ from locus_store.values.encoding import (
     MAX_INT,
     MIN_INT,
     decode_canonical,
+    encode,
     encode_canonical,
     make_list_head,
 )
@@ -97,8 +98,8 @@ def convert_to_json(value: Any) -> Any:
 
 
 def has_no_tag(canonical: bytes) -> bool:
-    """Return whether no key of an encoded value is a tag; a string may look like one."""
-    return _TAGGED not in canonical
+    """Return whether no key of an encoded JSON value is a tag; a string may look like one."""
+    return _TAGGED not in canonical or b'"$"' not in encode(decode_canonical(canonical))
 
 
 def get_packed(value: Any) -> bytes:
