@@ -292,7 +292,7 @@ async def test_the_rules_of_a_storage_have_keys_that_a_process_does_not_know(
     async with open_storage(url, encryption=old) as storage:
         checkpointer = storage.checkpointer(state_type=dict)
         for n in range(70):
-            state = await checkpointer.load("t") or {"said": []}
+            state = await checkpointer.load("t") or {"said": [], "pad": "x" * 400}
             state["said"].append(n)
             await checkpointer.save(state, "t", f"v{n}")
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database, database:
