@@ -139,7 +139,7 @@ def _add_place(where: str, exc: IntegrityError) -> IntegrityError:
     if isinstance(exc, TooLargeError):
         return exc.with_place(where)
     if isinstance(exc, EncryptionError):
-        return EncryptionError(f"{where}: {exc}")
+        return type(exc)(f"{where}: {exc}")
     return IntegrityError(f"{where}: {exc}; {_REMEDY}")
 
 
