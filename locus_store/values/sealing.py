@@ -246,11 +246,12 @@ def _make_child(node: bytes, number: int) -> bytes:
 class SealedByClientError(EncryptionError):
     """A client of this service has sealed the bytes; the storage does not have the key."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "a client of the service has sealed it with keys of its own: only clients that have "
-            "them can read it, or change what other versions are rebuilt from"
-        )
+    def __init__(
+        self,
+        message: str = "a client of the service has sealed it with keys of its own: only clients "
+        "that have them can read it, or change what other versions are rebuilt from",
+    ) -> None:
+        super().__init__(message)
 
 
 LOADED: Final[dict[bytes, DataKey]] = {}
