@@ -182,15 +182,12 @@ _NO_CONTAINERS: Final = bytes({*range(256)} - {*range(0x80, 0xA0), *range(0xDC, 
 
 def _list_containers(value: object) -> Iterable[object]:
     """Return the objects and lists that an object or list holds."""
-    if is_flat(value):
-        return ()
     values = value.values() if isinstance(value, dict) else cast("list[object]", value)
     return [it for it in values if type(it) in _CONTAINERS]
 
 
-def is_flat(value: object) -> bool:
-    """Return whether an object or list holds no other."""
-    values = value.values() if isinstance(value, dict) else cast("list[object]", value)
+def are_flat(values: Iterable[object]) -> bool:
+    """Return whether no value is an object or list."""
     return _CONTAINERS.isdisjoint(map(type, values))
 
 

@@ -11,11 +11,11 @@ from typing import Any, Final, TypeVar, cast
 from locus_store.values.encoding import (
     MAX_DEPTH,
     Grown,
+    are_flat,
     decode_canonical,
     digest,
     digest_each,
     encode_canonical,
-    is_flat,
     make_list_head,
     require_json,
     require_levels,
@@ -307,8 +307,7 @@ def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
         items = value[at : at + CHUNK]
         raws = list(map(encode_canonical, items))
         sizes = list(map(len, raws))
-        if {*map(type, items)} != {bytes}:
-            _require_levels(items, raws, depth)
+        _require_levels(items, raws, depth)
         found = digest_each(raws)
         each += found
         size += sum(sizes)
@@ -327,9 +326,11 @@ def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
 
 def _require_levels(items: list[object], raws: list[bytes], depth: int) -> None:
     """Raise ``ValueError`` if an element is nested too deeply; ``raws`` are their encodings."""
-    levels = MAX_DEPTH - depth
+    objects = cast("list[dict[str, object]]", items)
+    if {*map(type, items)} == {dict} and are_flat(it for one in objects for it in one.values()):
+        return
     for item, raw in zip(items, raws, strict=True):
-        if len(raw) > levels and type(item) in NESTED and not is_flat(item):
+        if type(item) in NESTED:
             require_levels(raw, depth)
 
 
