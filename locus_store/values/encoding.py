@@ -76,8 +76,7 @@ def decode_canonical(canonical_bytes: bytes) -> object:
     Raises:
         ValueError: It is none.
     """
-    found: object = ormsgpack.unpackb(canonical_bytes)
-    return found
+    return ormsgpack.unpackb(canonical_bytes)
 
 
 def is_list_encoding(canonical_bytes: bytes) -> bool:
@@ -108,7 +107,7 @@ _SHORT_COUNT, _LONG_COUNT = 16, 2**16
 def are_equal(one: object, other: object) -> bool:
     """Return whether two values are equal as JSON: 1, 1.0 and True are not.
 
-    Integers may be longer, and strings have lone surrogates.
+    Integers may have more than 64 bits, and strings lone surrogates.
     """
     return print_json(one) == print_json(other)
 

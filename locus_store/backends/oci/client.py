@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -260,10 +260,11 @@ class BucketObjects(BlockingClient, Objects):
     ) -> str | int:
         """Put an object; an attempt after a lost reply is refused by the condition."""
         options = {"content_md5": compute_content_md5(content), **condition}
-        attempts = count()
+        attempts = 0
 
         def put(client: Any) -> str:
-            next(attempts)
+            nonlocal attempts
+            attempts += 1
             answer = client.put_object(
                 **self._bucket, object_name=name, put_object_body=content, **options
             )
@@ -271,7 +272,7 @@ class BucketObjects(BlockingClient, Objects):
             return str(answer.headers["etag"])
 
         found = self.call(f"put {name!r}", put, statuses=statuses)
-        if found in failures.CONFLICTS and next(attempts) == 1:
+        if found in failures.CONFLICTS and attempts == 1:
             raise StaleTagError
         return found
 

@@ -118,7 +118,7 @@ l AS MATERIALIZED (
         WHERE t.tenant = $1 AND t.thread_id = b.thread_id)
       AND {has_version}
     FOR KEY SHARE SKIP LOCKED) l),
-renewed AS (  -- It waits for no lock: whoever has it is active in the thread.
+renewed AS (  -- It waits for no lock, whose holder is active in the thread.
   UPDATE {threads} t SET expires_at = {expiry_of_writes}
   FROM (SELECT l.ttl, l.slack, o.thread FROM l CROSS JOIN LATERAL (
       SELECT t.thread FROM {threads} t WHERE t.tenant = $1 AND t.thread_id = l.thread_id

@@ -283,8 +283,8 @@ def _diff_dicts(old: dict[str, Json], new: dict[str, Json], path: Path, frame: F
 
 def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> None:
     encoded = encode_canonical(new)
-    elements = skip_list_head(encode_canonical(old))
-    if len(old) < len(new) and skip_list_head(encoded)[: len(elements)] == elements:
+    before = skip_list_head(encode_canonical(old)) if len(old) < len(new) else None
+    if before is not None and skip_list_head(encoded)[: len(before)] == before:
         frame.add("[", path, len(old), 0, new[len(old) :])
         return
     if len(encoded) <= _TINY_BYTES:
