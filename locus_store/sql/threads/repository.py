@@ -217,7 +217,7 @@ class Repository(Reads):
         least, most = make_expiry(ttl_seconds), make_expiry(ttl_seconds + slack)
         is_it = threads.c.tenant == self.tenant, threads.c.thread_id == thread_id
         at = threads.c.expires_at
-        is_short = at.is_(None) if begins else at.between(make_clock(), least)
+        is_short = at.is_(None) if begins else sa.and_(at > make_clock(), at <= least)
         renewed = threads.update().where(*is_it, is_short).values(expires_at=most)
         return bool(self.connection.execute(renewed).rowcount)
 

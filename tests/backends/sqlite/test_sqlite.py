@@ -14,6 +14,7 @@ from shutil import copyfile
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from locus_store import (
     AgentState,
@@ -44,6 +45,20 @@ async def test_a_cold_save_keeps_the_state_as_it_was_handed_in(tmp_path):
         found = await cold.read_state("t")
     assert found.state["m"][1:] == ["mine"]
     assert found.version.metadata == {"k": 1}
+
+
+async def test_a_thread_that_expires_at_this_moment_is_not_renewed(tmp_path):
+    def stop_clock(connection, _):
+        connection.create_function("julianday", 1, lambda _: 2_460_000.5)
+
+    sa.event.listen(sa.Engine, "connect", stop_clock)
+    try:
+        async with SQLiteBackend(tmp_path / "a.db") as backend:
+            await backend.write_state("t", {"n": 1}, ttl_seconds=1e-6)
+            assert await backend.renew("t", 60) is False
+            assert await backend.load("t") is None
+    finally:
+        sa.event.remove(sa.Engine, "connect", stop_clock)
 
 
 def test_sqlite_has_the_table_and_no_index(tmp_path):
