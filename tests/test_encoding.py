@@ -32,6 +32,8 @@ from locus_store.values.encoding import (
     encode,
     encode_canonical,
     join_frames,
+    join_list,
+    make_object_head,
     pack_frame,
     require_json,
     unpack_frames,
@@ -107,9 +109,12 @@ def test_an_encoding_of_any_length_is_the_specified_one(size: int) -> None:
         for more in (-1, 0, 1)
         if sign > 0 or bits < 63 or more < 1
     ]
-    for value in ("x" * size, [0] * size, {str(it): it for it in range(size)}, ints, b"x" * size):
+    entries = {str(it): it for it in range(size)}
+    for value in ("x" * size, [0] * size, entries, ints, b"x" * size):
         assert encode_canonical(value) == encode_reference(value)
         assert decode_canonical(encode_canonical(value)) == value
+    assert join_list([b"\0"] * size) == encode_canonical([0] * size)
+    assert encode_canonical(entries).startswith(make_object_head(size) + encode_canonical("0"))
 
 
 @given(VALUES)

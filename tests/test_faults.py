@@ -309,7 +309,7 @@ def minus_zero_is_zero(patch: Patch) -> None:
 def field_names_are_searched(patch: Patch) -> None:
     def everything(line, records, limit, hidden=None):
         for sequence, _, payload in records:
-            yield sequence, b" ".join(unpack_frames(payload, limit)).decode()
+            yield sequence, b" ".join(unpack_frames(payload, limit)).decode(errors="replace")
 
     patched(patch, "iterate_visible_texts", everything)
 

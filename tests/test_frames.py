@@ -27,6 +27,8 @@ from locus_store.values.encoding import (
     digest_each,
     encode,
     encode_canonical,
+    make_list_head,
+    make_object_head,
     pack_frame,
     unpack_frames,
 )
@@ -197,7 +199,7 @@ def chain(states: list[Any]) -> list[bytes]:
 
 
 def body(*operations: list[Any]) -> bytes:
-    return pack_frame(encode(list(operations)))
+    return pack_frame(encode_canonical(list(operations)))
 
 
 def operations_of(payload: bytes | None) -> list[Any]:
@@ -704,10 +706,32 @@ def test_an_operation_that_makes_no_sense_is_an_integrity_error(operation: list[
         fold([BASE, body(operation)], MAX_STATE_BYTES)
 
 
-@pytest.mark.parametrize("json", [b"", b"{", b"1", b'{"=":1}', b"[1]", b'["=",[],{}]', b"[[]]"])
-def test_a_frame_that_is_no_list_of_operations_is_an_integrity_error(json: bytes) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xc1",
+        *map(encode_canonical, (1, {"=": 1}, [1], ["=", [], {}], [[]])),
+        b'[["=",[],{}]]',
+    ],
+)
+def test_a_frame_that_is_no_list_of_operations_is_an_integrity_error(content: bytes) -> None:
     with pytest.raises(IntegrityError):
-        fold([BASE, pack_frame(json)], MAX_STATE_BYTES)
+        fold([BASE, pack_frame(content)], MAX_STATE_BYTES)
+
+
+@pytest.mark.parametrize("count", [15, 16, 65_535, 65_536])
+def test_a_whole_state_of_any_width_is_its_encoding(count: int) -> None:
+    entries: dict[str, Any] = {f"é{it}": it for it in range(count)}
+    for state in (
+        entries,
+        {"a": {"b": entries, "c": list(range(count))}},
+        {"a": ["x" * 9] * count},
+    ):
+        done = compare_states(state, compare_states({"a": 1}, None).tree)
+        assert operations_of(done.to_payload()) == [["=", [], canonicalize_state(state)]]
+        whole = done.to_payload() if done.frames is None else done.frames
+        assert fold([body(["=", [], {"a": 1}]), whole], MAX_STATE_BYTES) == state
 
 
 @pytest.mark.parametrize("payloads", [[], [b""], [body(["=", ["a"], 1])], [body(["-", ["a"]])]])
@@ -723,9 +747,9 @@ def test_deleting_what_is_absent_is_fine(path: list[str]) -> None:
 
 @pytest.mark.parametrize("levels", [201, 260, 900])
 def test_a_stored_state_nested_too_deeply_is_an_integrity_error(levels: int) -> None:
-    for opening, closing in ((b"[", b"]"), (b'{"k":', b"}")):
-        deep = opening * levels + b"1" + closing * levels
-        payload = pack_frame(b'[["=",[],{"k":' + deep + b"}]]")
+    for opening in (make_list_head(1), make_object_head(1) + encode_canonical("k")):
+        deep = make_object_head(1) + encode_canonical("k") + opening * levels + b"\1"
+        payload = pack_frame(b"\x91\x93\xa1=\x90" + deep)
         with pytest.raises(IntegrityError):
             build_digest_tree(fold([payload], MAX_STATE_BYTES))
 
@@ -962,13 +986,14 @@ def test_a_shape_knows_its_size_and_weight() -> None:
 IMPORTS = """
     import sys
     from locus_store.values import frames as layout
-    from locus_store.values.encoding import MAX_STATE_BYTES, pack_frame
+    from locus_store.values.encoding import MAX_STATE_BYTES, encode_canonical, pack_frame
     from locus_store.errors import IntegrityError
 
     seen = []
     bad = [b"cos\\nsystem\\n(S'true'\\ntR.", b"\\x80\\x04.", b"\\x01\\x01\\x03\\x03abc"]
-    bad += [pack_frame(b'[["=",[],{"__class__":"os.system","py/object":"os.system"}]]')]
-    bad += [pack_frame(b'[["!","os","system"]]'), pack_frame(b"{"), pack_frame(b"[[]]")]
+    state = {"__class__": "os.system", "py/object": "os.system"}
+    for said in ([["=", [], state]], [["!", "os", "system"]], [[]], "{"):
+        bad.append(pack_frame(encode_canonical(said)))
     sys.addaudithook(lambda event, args: seen.append((event, args)))
     for payload in bad:
         for use in (layout.fold, lambda *each: list(layout.fold_each(*each))):

@@ -21,7 +21,9 @@ from locus_store import (
 from locus_store.values.encoding import (
     MAX_DEPTH,
     MAX_STATE_BYTES,
+    decode,
     encode,
+    encode_canonical,
     make_varint,
     pack_frame,
     unpack_frames,
@@ -47,8 +49,12 @@ def at_most(limit_bytes: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
-def whole(json: bytes) -> bytes:
-    return pack_frame(b'[["=",[],%b]]' % json)
+def framed(*operation: Any) -> bytes:
+    return pack_frame(encode_canonical([operation]))
+
+
+def whole(state: Any) -> bytes:
+    return framed("=", [], state)
 
 
 # --- frames
@@ -56,7 +62,7 @@ def whole(json: bytes) -> bytes:
 
 @pytest.mark.full
 def test_a_frame_above_the_limit_is_not_decompressed() -> None:
-    bomb = whole(b'{"a":"%b"}' % bytes(300 * MIB).replace(b"\0", b"a"))
+    bomb = whole({"a": "a" * 300 * MIB})
     assert len(bomb) < 50_000
     for use in (
         lambda it: fold([it], MAX_STATE_BYTES),
@@ -67,7 +73,7 @@ def test_a_frame_above_the_limit_is_not_decompressed() -> None:
 
 
 def test_frames_of_one_payload_are_added_up() -> None:
-    payload = pack_frame(b'[["=",["a"],"%b"]]' % (b"a" * MIB)) * 64
+    payload = framed("=", ["a"], "a" * MIB) * 64
     with at_most(24 * MIB), pytest.raises(IntegrityError, match="max_state_bytes"):
         extract_text(payload, 2 * MIB)
 
@@ -86,22 +92,21 @@ def test_a_frame_that_says_too_little_is_not_decompressed(said: int) -> None:
 
 
 def test_changes_that_add_up_are_found_before_they_take_memory() -> None:
-    more = b"[" + b",".join([b'"%b"' % (b"a" * 1000)] * 1000) + b"]"
-    splices = [pack_frame(b'[["[",["m"],0,0,%b]]' % more)] * 200
+    splices = [framed("[", ["m"], 0, 0, ["a" * 1000] * 1000)] * 200
     with at_most(32 * MIB), pytest.raises(IntegrityError, match="max_state_bytes=4194304"):
-        fold([whole(b'{"m":[]}'), *splices], 4 * MIB)
+        fold([whole({"m": []}), *splices], 4 * MIB)
 
 
 def test_texts_that_add_up_are_found_before_they_take_memory() -> None:
-    splices = [pack_frame(b'[["t",["t"],0,0,"%b"]]' % (b"a" * MIB))] * 300
+    splices = [framed("t", ["t"], 0, 0, "a" * MIB)] * 300
     with at_most(100 * MIB), pytest.raises(IntegrityError, match="max_state_bytes=4194304"):
-        fold([whole(b'{"t":""}'), *splices], 4 * MIB)
+        fold([whole({"t": ""}), *splices], 4 * MIB)
 
 
 def test_a_long_chain_of_large_changes_to_a_small_state_is_folded() -> None:
     """A text that compresses well makes chains with few stored bytes and many plain bytes."""
-    replaced = [pack_frame(b'[["=",["a"],"%b"]]' % (b"%d" % it * 100_000)) for it in range(200)]
-    assert fold([whole(b"{}"), *replaced], MIB) == {"a": "199" * 100_000}
+    replaced = [framed("=", ["a"], str(it) * 100_000) for it in range(200)]
+    assert fold([whole({}), *replaced], MIB) == {"a": "199" * 100_000}
 
 
 def test_a_frame_is_never_longer_than_the_state() -> None:
@@ -128,23 +133,32 @@ def test_the_limit_is_the_length_of_the_json(text: str) -> None:
         done.packed_state.require_size(size - 1)
 
 
+def test_the_limit_is_also_the_length_of_the_messagepack() -> None:
+    state: dict[str, Any] = {"floats": [0.5] * 1000}
+    done = compare_states(state, None)
+    size = done.packed_state.state_bytes
+    assert size > len(encode(state))
+    done.packed_state.require_size(size)
+    assert fold([done.to_payload()], size) == state
+    with pytest.raises(SerializationError, match=f"max_state_bytes={size - 1}"):
+        done.packed_state.require_size(size - 1)
+
+
 @pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 1000, 100_000])
-@pytest.mark.parametrize("forms", [b"[]", b'{"a":}'], ids=["lists", "objects"])
-def test_deep_nesting_is_an_integrity_error(levels: int, forms: bytes) -> None:
-    begin, end = forms[:-1] * levels, forms[-1:] * levels
-    for body in (b'{"a":%b0%b}' % (begin, end), b'[["=",[],{"a":%b0%b}]]' % (begin, end)):
+@pytest.mark.parametrize("head", [b"\x91", b"\x81\xa1a"], ids=["lists", "objects"])
+def test_deep_nesting_is_an_integrity_error(levels: int, head: bytes) -> None:
+    deep = b"\x81\xa1a" + head * levels + b"\0"
+    for body in (deep, b"\x91\x93\xa1=\x90" + deep):
         with pytest.raises(IntegrityError):
             build_digest_tree(fold([pack_frame(body)], MAX_STATE_BYTES))
 
 
 def test_nesting_that_grows_with_each_change_is_an_integrity_error() -> None:
-    path, deep = [], "[" * 150 + "]" * 150
-    payloads = [whole(b'{"a":%b}' % deep.encode())]
+    path, deep = [], decode("[" * 150 + "]" * 150)
+    payloads = [whole({"a": deep})]
     for _ in range(20):
         path += [0] * 149
-        payloads.append(
-            pack_frame(b'[["[",["a",%b],0,0,[%b]]]' % (encode(path)[1:-1], deep.encode()))
-        )
+        payloads.append(framed("[", ["a", *path], 0, 0, [deep]))
     with pytest.raises(IntegrityError):
         build_digest_tree(fold(payloads, MAX_STATE_BYTES))
 

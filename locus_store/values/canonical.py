@@ -45,14 +45,21 @@ def canonicalize(value: object, path: str = "") -> Json:
     Raises:
         SerializationError: JSON cannot hold the value exactly; names the path below ``path``.
     """
+    copy: Json = decode_canonical(encode_exactly(value, path))
+    return copy
+
+
+def encode_exactly(value: object, path: str) -> bytes:
+    """Return the encoding of ``canonicalize``."""
     try:
         encoding = encode_canonical(value)
         require_json(encoding, 0)
-        return cast("Json", decode_canonical(encoding))
     except (TypeError, ValueError):
         pass  # a string is to be escaped, or JSON cannot hold the value
+    else:
+        return encoding
     try:
-        return _copy(value, 1)
+        return encode_canonical(_copy(value, 1))
     except _InexactError as exc:
         raise exc.with_path(path) from None
 

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 from zlib import crc32
 
 import orjson
@@ -70,13 +70,13 @@ _EXACT: Final = (
 )
 
 
-def decode_canonical(canonical_bytes: bytes) -> object:
-    """Return the value of an encoding.
+decode_canonical: Final[Callable[[bytes], Any]] = ormsgpack.unpackb
+"""Returns the value of an encoding; raises ``ValueError`` if it is none."""
 
-    Raises:
-        ValueError: It is none.
-    """
-    return ormsgpack.unpackb(canonical_bytes)
+
+def is_msgpack_encoding(canonical_bytes: bytes) -> bool:
+    """Return whether an encoding is that of MessagePack as bytes."""
+    return 0xC4 <= canonical_bytes[0] <= 0xC6  # noqa: PLR2004
 
 
 def is_list_encoding(canonical_bytes: bytes) -> bool:
@@ -91,17 +91,29 @@ def make_list_head(count: int) -> bytes:
     return b"\xdc" + count.to_bytes(2) if count < _LONG_COUNT else b"\xdd" + count.to_bytes(4)
 
 
+def make_object_head(count: int) -> bytes:
+    """Return the first bytes of an encoded object; its sorted keys follow, each with its value."""
+    if count < _SHORT_COUNT:
+        return bytes((_FIXED_OBJECT | count,))
+    return b"\xde" + count.to_bytes(2) if count < _LONG_COUNT else b"\xdf" + count.to_bytes(4)
+
+
+def join_list(elements: list[bytes]) -> bytes:
+    """Return the encoding of a list of encoded elements."""
+    return b"".join([make_list_head(len(elements)), *elements])
+
+
 def skip_list_head(list_encoding: bytes) -> memoryview:
     """Return the encoded elements of a list, joined."""
     return memoryview(list_encoding)[_LONG_LISTS.get(list_encoding[0], 1) :]
 
 
-_FIXED_LIST: Final = 0x90
+_FIXED_OBJECT, _FIXED_LIST = 0x80, 0x90
 _LONG_LISTS: Final = {0xDC: 3, 0xDD: 5}
 """The first byte of a longer list to the length of its head."""
 
 _SHORT_COUNT, _LONG_COUNT = 16, 2**16
-"""The lengths from which the count of a list takes more bytes."""
+"""The lengths from which a count takes more bytes."""
 
 
 def are_equal(one: object, other: object) -> bool:
@@ -142,6 +154,9 @@ def require_json(encoding: bytes, surrounding: int) -> None:
         encoding: The encoding.
         surrounding: The number of objects and lists that contain the value.
     """
+    marks = encoding.translate(None, _PLAIN_BYTES)
+    if len(marks) <= MAX_DEPTH - surrounding and not marks.strip(_HEADS_OF_CONTAINERS):
+        return
     if may_hold_binary(encoding) or (_FLOAT in encoding and _MAY_BE_INFINITE.search(encoding)):
         plain = orjson.loads(orjson.dumps(decode_canonical(encoding)))  # NaN becomes null
         if encode_canonical(plain) != encoding:
@@ -175,8 +190,11 @@ def require_levels(encoding: bytes, surrounding: int) -> None:
         row = [item for outer in row for item in _list_containers(outer)]
 
 
-_NO_CONTAINERS: Final = bytes({*range(256)} - {*range(0x80, 0xA0), *range(0xDC, 0xE0)})
-"""All bytes but those with which the encoding of an object or list begins."""
+_HEADS_OF_CONTAINERS: Final = bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0)))
+"""The bytes with which the encoding of an object or list begins."""
+
+_NO_CONTAINERS: Final = bytes({*range(256)}.difference(_HEADS_OF_CONTAINERS))
+_PLAIN_BYTES: Final = bytes({*_NO_CONTAINERS}.difference(_BINARY, [_FLOAT]))
 
 
 def _list_containers(value: object) -> Iterable[object]:
@@ -197,12 +215,12 @@ LONGEST_JSON: Final = 6
 
 
 def require_json_size(value: Callable[[], object], canonical_bytes: int, max_bytes: int) -> None:
-    """Apply ``require_size`` to a value whose encoding has ``canonical_bytes``.
+    """Apply ``require_size`` to a value whose encoding has ``canonical_bytes``, and to this length.
 
     ``value`` is called only if this length does not show that the JSON is short enough.
     """
     if canonical_bytes * LONGEST_JSON > max_bytes:
-        require_size(measure_json(value()), max_bytes)
+        require_size(max(canonical_bytes, measure_json(value())), max_bytes)
 
 
 def measure_json(value: object) -> int:
@@ -245,7 +263,8 @@ def decode(json_bytes: bytes) -> Json:
 
 
 MAX_STATE_BYTES: Final = 256 * 1024 * 1024
-"""Default of ``max_state_bytes``: the largest state that is saved or read, as compact JSON."""
+"""Default of ``max_state_bytes``: the largest state that is saved or read, as compact JSON, or as
+MessagePack if that is longer, as it is with short floats."""
 
 UNLIMITED: Final = sys.maxsize
 """Limit for data that this process made itself."""

@@ -33,7 +33,7 @@ from locus_store.values.encoding import (
     decode_canonical,
     encode,
     encode_canonical,
-    make_list_head,
+    join_list,
 )
 
 MSGPACK: Final = "msgpack"
@@ -64,7 +64,7 @@ def from_json(value: Any) -> tuple[str, bytes]:
         if has_no_tag(encode_canonical(value)):
             return MSGPACK, pack(value)
         if isinstance(value, list):
-            return MSGPACK, join_packed(list(map(get_packed, value)))
+            return MSGPACK, join_list(list(map(get_packed, value)))
         if isinstance(value, dict) and value.get(TAG) == "t":
             return str(value["t"]), _decode_base64(value["v"])
         return MSGPACK, pack(thaw(value, _thaw_extension))
@@ -129,11 +129,6 @@ def _require_kind(kind: str, data: bytes) -> bytes:
 def pack_stored(value: Any) -> bytes:
     """Return the MessagePack of a stored value: JSON, or MessagePack as bytes."""
     return value if type(value) is bytes else get_packed(value)
-
-
-def join_packed(elements: list[bytes]) -> bytes:
-    """Return the MessagePack of a list of packed elements."""
-    return b"".join([make_list_head(len(elements)), *elements])
 
 
 class Extension:

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from locus_store import versions
 from locus_store.types import FOREVER, ArchivedLine, ArchivedWrite
-from locus_store.values.encoding import UNLIMITED, decode, encode, pack_frame, unpack_frames
+from locus_store.values.encoding import UNLIMITED, decode, encode
 from locus_store.values.frames import encode_operations, read_restorable_operations
 from locus_store.values.sealing import is_sealed
 from locus_store.versions import Line, Record
@@ -194,9 +194,7 @@ class Row:
         """Return the operations as frames."""
         is_framed, held = self._held
         if not is_framed:
-            if held.startswith(b"[["):
-                held = pack_frame(held)
-            elif held.startswith(b'"'):
+            if held.startswith(b'"'):
                 held = base64.b64decode(held[1:-1], validate=True)
             else:
                 held = encode_operations(cast("list[Any]", decode(held)))
@@ -218,7 +216,4 @@ def _encode_body(payload: bytes) -> bytes:
     """Return the operations of a payload as one JSON list on one line; sealed, as a string."""
     if is_sealed(payload):
         return b'"%b"' % base64.b64encode(payload)
-    bodies = list(unpack_frames(payload, UNLIMITED))
-    if len(bodies) == 1 and bodies[0].startswith(b"[[") and b"\n" not in bodies[0]:
-        return bodies[0]  # nearly always of JSON: already one list
     return encode(read_restorable_operations(payload, UNLIMITED))

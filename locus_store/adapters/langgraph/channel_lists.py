@@ -21,10 +21,10 @@ from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message
 from locus_store.adapters.langgraph.packing import EXACT
 from locus_store.runtime.recent import Recent
 from locus_store.values.codec.forms import RefusedError
-from locus_store.values.encoding import encode_canonical, make_list_head, may_hold_binary
+from locus_store.values.encoding import encode_canonical, join_list, make_list_head, may_hold_binary
 from locus_store.values.frames import Grown, PackedList
 from locus_store.values.frames.arrays import CHUNK, encode_chunks, grow_chunks
-from locus_store.values.msgpack import join_packed, pack_stored
+from locus_store.values.msgpack import pack_stored
 
 Place: TypeAlias = tuple[str, str, str]
 """A thread, a line of it, and a channel."""
@@ -205,7 +205,7 @@ class ChannelLists:
         whole, begun = divmod(count, CHUNK)
         stored = known.stored[count - begun :]
         packed = [
-            join_packed(list(map(pack_stored, stored[at : at + CHUNK])))
+            join_list(list(map(pack_stored, stored[at : at + CHUNK])))
             for at in range(0, len(stored), CHUNK)
         ]
         found = _copy_all(known, reader) if known.chunks else reader.make_objects(packed)

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.values.codec.forms import RefusedError
-from locus_store.values.encoding import MAX_INT, MIN_INT
-from locus_store.values.msgpack import MSGPACK, TAG, freeze, join_packed, pack, to_json, unpack
+from locus_store.values.encoding import MAX_INT, MIN_INT, join_list
+from locus_store.values.msgpack import MSGPACK, TAG, freeze, pack, to_json, unpack
 
 
 def store_value(kind: str, data: bytes) -> Any:
@@ -33,7 +33,7 @@ def store_value(kind: str, data: bytes) -> Any:
     if are_plain(value):
         return value
     elements = list(map(pack, value))
-    return elements if join_packed(elements) == data else data
+    return elements if join_list(elements) == data else data
 
 
 def store_elements(

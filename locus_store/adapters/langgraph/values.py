@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -19,7 +19,13 @@ from locus_store.errors import SerializationError
 from locus_store.runtime.recent import Recent
 from locus_store.saver import SPECIAL_CHANNELS
 from locus_store.types import Version
-from locus_store.values.encoding import MAX_INT, MIN_INT, decode_canonical, encode_canonical
+from locus_store.values.encoding import (
+    MAX_INT,
+    MIN_INT,
+    decode_canonical,
+    encode_canonical,
+    join_list,
+)
 from locus_store.values.frames import Folder, PackedList, decode_opened
 from locus_store.values.msgpack import (
     MSGPACK,
@@ -27,7 +33,6 @@ from locus_store.values.msgpack import (
     convert_to_json,
     from_json,
     has_no_tag,
-    join_packed,
     pack_stored,
     to_json,
 )
@@ -118,7 +123,7 @@ class ChannelValues:
         if type(value) is bytes:
             return self.load(MSGPACK, value)
         if isinstance(value, list) and value and type(value[0]) is bytes:
-            return self.load(MSGPACK, join_packed(value))
+            return self.load(MSGPACK, join_list(value))
         if self._is_langgraphs:
             if type(value) in SCALARS:
                 return value
@@ -144,7 +149,7 @@ class ChannelValues:
     def make_makers(self, elements: list[Any]) -> list[Maker]:
         """Return functions that each return a new object for an element of the list."""
         data = list(map(pack_stored, elements))
-        objects = self.load(MSGPACK, join_packed(data))
+        objects = self.load(MSGPACK, join_list(data))
         return [
             make_copier(value) or partial(self.load, MSGPACK, each)
             for value, each in zip(objects, data, strict=True)
@@ -181,7 +186,7 @@ class ChannelValues:
     def restore_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metadata of ``convert_metadata``."""
         if self._is_langgraphs and has_no_tag(encoded := encode_canonical(dict(metadata))):
-            return restore(cast("dict[str, Any]", decode_canonical(encoded)))
+            return restore(decode_canonical(encoded))
         return restore({name: self.read(it) for name, it in metadata.items()})
 
     def make_state(

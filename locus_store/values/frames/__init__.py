@@ -8,18 +8,17 @@ from math import inf
 from typing import Final, cast
 
 from locus_store.errors import IntegrityError
-from locus_store.values.canonical import encode_canonical_json
+from locus_store.values.canonical import encode_exactly
 from locus_store.values.encoding import (
     LONGEST_JSON,
     Grown as Grown,
     Json,
     decode,
+    decode_canonical,
     encode,
     encode_canonical,
-    measure_json,
-    pack_frame,
+    make_object_head,
     require_json_size,
-    require_size,
 )
 from locus_store.values.frames.arrays import PackedList as PackedList
 from locus_store.values.frames.diffing import Frame, build_by_entries, diff, is_object
@@ -31,6 +30,7 @@ from locus_store.values.frames.digest_trees import (
     build_object_by_entries,
     build_root,
     decode_opened as decode_opened,
+    encode_node,
     encode_reference,
     has_escaped,
     is_msgpack,
@@ -99,8 +99,8 @@ class PackedState:
     def to_payload(self) -> bytes:
         """Return the whole state as one frame."""
         if self._packed is None:  # two threads at once: the same bytes twice
-            frame = Frame(is_msgpack=self._root.has_msgpack)
-            frame.add("=", (), self.to_state())
+            frame = Frame()
+            frame.add("=", (), last=encode_node(self._root))
             self._packed = frame.to_payload()
         return self._packed
 
@@ -180,7 +180,7 @@ def compare_states(
     frames = basis_digest = None
     if basis is not None:
         basis_digest = basis.digest
-        frame = Frame(is_msgpack=root.has_msgpack)
+        frame = Frame()
         diff(basis._root, root, (), frame)  # noqa: SLF001  # a tree is opaque to others
         frames = frame.to_payload_shorter_than(root)
     return Change(DigestTree(root), frames, PackedState(root), basis_digest)
@@ -208,11 +208,13 @@ def encode_value(value: object, max_bytes: int, *, packed: bool = False) -> byte
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
     """
     if packed and is_only_msgpack(value):
-        require_size(measure_json(value), max_bytes)
-        return pack_frame(encode_canonical([["=", [], {_KEY: value}]]))
-    encoded = encode_canonical_json(value, _KEY)
-    require_size(len(encoded), max_bytes)
-    return pack_frame(b'[["=",[],{"%b":%b}]]' % (_KEY.encode(), encoded))
+        encoding = encode_canonical(value)
+    else:
+        encoding = encode_exactly(value, _KEY)
+    require_json_size(lambda: decode_canonical(encoding), len(encoding), max_bytes)
+    frame = Frame()
+    frame.add("=", (), last=b"".join((make_object_head(1), encode_canonical(_KEY), encoding)))
+    return frame.to_payload()
 
 
 def diff_value(
@@ -239,7 +241,7 @@ def diff_value(
     old = ObjectNode(b"", 0, b"", {_KEY: node}, {_KEY: encode_reference(node)}, 0)
     root = build_root({_KEY: value}, DigestTree(old), packed=packed)
     require_json_size(lambda: open_whole(root.children[_KEY]), root.size, max_bytes)
-    frame = Frame(is_msgpack=root.has_msgpack)
+    frame = Frame()
     diff(node, root.children[_KEY], (_KEY,), frame)
     frames = frame.to_payload_shorter_than(root)
     return frames if frames is not None and len(frames) <= root.size // 2 else None

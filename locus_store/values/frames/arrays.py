@@ -69,10 +69,9 @@ class ArrayNode:
         """True if the elements themselves are kept."""
         return len(self.lengths) * DIGEST_BYTES == len(self.digests)
 
-    def select(self, first: int, last: int) -> list[object]:
-        """Return new objects for the elements of a range, in their canonical form."""
-        head = make_list_head(last - first)
-        return cast("list[object]", decode_canonical(head + self.join_encoded(first, last)))
+    def encode_range(self, first: int, last: int) -> bytes:
+        """Return the encoded list of the elements of a range."""
+        return make_list_head(last - first) + self.join_encoded(first, last)
 
     def join_encoded(self, first: int, last: int) -> bytes:
         """Return the encodings of the elements of a range."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Final, TypeAlias, TypeGuard, cast
+from collections.abc import Callable
+from typing import TypeAlias, TypeGuard, cast
 from unicodedata import combining
-
-import orjson
 
 from locus_store.values import msgpack
 from locus_store.values.encoding import (
@@ -15,9 +12,9 @@ from locus_store.values.encoding import (
     Json,
     decode_canonical,
     digest,
-    encode,
     encode_canonical,
-    measure_json,
+    is_msgpack_encoding,
+    join_list,
     pack_frame,
     skip_list_head,
 )
@@ -36,7 +33,7 @@ from locus_store.values.frames.digest_trees import (
     SmallNode,
     TextNode,
     build_object_by_entries,
-    open_whole,
+    encode_node,
 )
 
 _SPLICE_BYTES = 32
@@ -57,29 +54,19 @@ again on each level, and takes five of Python's own 1,000 levels."""
 
 
 class Frame:
-    """Operations, each encoded when it is added, so that their size is known.
+    """Operations, each encoded when it is added, so that their size is known."""
 
-    Args:
-        is_msgpack: Encode them as MessagePack, which may hold bytes, in place of JSON.
-    """
+    __slots__ = ("operations", "size")
 
-    __slots__ = ("_encode", "is_msgpack", "operations", "size")
-
-    def __init__(self, *, is_msgpack: bool) -> None:
-        self.is_msgpack = is_msgpack
-        self._encode = encode_canonical if is_msgpack else _encode
+    def __init__(self) -> None:
         self.operations: list[bytes] = []
         self.size = 0
 
-    def add(self, kind: str, path: Path, *operands: object) -> None:
-        operation = self._encode((kind, path, *operands))
-        self.operations.append(operation)
-        self.size += len(operation)
-
-    def add_inner(self, path: Path, inner: Frame) -> None:
-        """Add operations within the MessagePack at a path, in which their paths begin."""
-        parts = [msgpack.pack("m"), msgpack.pack(path), msgpack.join_packed(inner.operations)]
-        operation = msgpack.join_packed(parts)
+    def add(self, kind: str, path: Path, *operands: object, last: bytes = b"") -> None:
+        """Add an operation; its ``last`` operand, if any, is encoded."""
+        operation = encode_canonical((kind, path, *operands))
+        if last:
+            operation = b"%c%b%b" % (operation[0] + 1, operation[1:], last)  # the count is one more
         self.operations.append(operation)
         self.size += len(operation)
 
@@ -92,11 +79,7 @@ class Frame:
         self.size = size
 
     def to_payload(self) -> bytes:
-        if not self.operations:
-            return b""
-        if self.is_msgpack:
-            return pack_frame(msgpack.join_packed(self.operations))
-        return pack_frame(b"[%b]" % b",".join(self.operations))
+        return pack_frame(join_list(self.operations)) if self.operations else b""
 
     def to_payload_shorter_than(self, whole: ObjectNode) -> bytes | None:
         """Return the payload; ``None`` if it would be longer than ``whole``, the new value.
@@ -104,18 +87,12 @@ class Frame:
         Long keys that many paths repeat make it longer. A frame that is shorter than an accepted
         state exceeds no limit either.
         """
-        plain_bytes = self.size + len(self.operations) + 1
-        most = whole.size
-        if not self.is_msgpack and plain_bytes * 9 > most * 4:  # "0.0," against 9 bytes of a float
-            most = measure_json(open_whole(whole))
-        return self.to_payload() if plain_bytes <= most + ENVELOPE_BYTES else None
+        return self.to_payload() if self.size <= whole.size + ENVELOPE_BYTES else None
 
-
-_encode: Final = partial(orjson.dumps, option=orjson.OPT_SORT_KEYS)
-"""``encode``, without a call of Python's."""
 
 _Patch: TypeAlias = Callable[[int, int], "Frame | None"]
-_Select: TypeAlias = Callable[[int, int], Sequence[object]]
+_Select: TypeAlias = Callable[[int, int], bytes]
+"""Returns the encoded list of the elements of a range."""
 
 
 def diff(old: Node | None, new: Node, path: Path, frame: Frame) -> None:
@@ -126,7 +103,8 @@ def diff(old: Node | None, new: Node, path: Path, frame: Frame) -> None:
     elif old.digest == new.digest:
         return
     elif isinstance(old, SmallNode) and isinstance(new, SmallNode):
-        diff_values(old.decode(), new.decode(), path, frame)
+        was, item = decode_canonical(old.encoded), decode_canonical(new.encoded)
+        diff_values(was, item, path, frame)
     elif isinstance(old, TextNode) and isinstance(new, TextNode):
         _diff_texts(old.text, new.text, path, frame)
     elif is_object(old) and is_object(new):
@@ -134,26 +112,25 @@ def diff(old: Node | None, new: Node, path: Path, frame: Frame) -> None:
     elif _is_list(old) and _is_list(new):
         _diff_arrays(_as_array(old, path), _as_array(new, path), path, frame)
     else:
-        frame.add("=", path, open_whole(new))
+        frame.add("=", path, last=encode_node(new))
 
 
 def _diff_scalars(old: Node | None, new: Node, path: Path, frame: Frame) -> None:
-    value = open_whole(new)
-    if isinstance(old, bytes) and isinstance(value, bytes):
-        edit = _patch_msgpack(decode_canonical(old), value, path)
+    if isinstance(old, bytes) and isinstance(new, bytes) and is_msgpack_encoding(new):
+        edit = _patch_msgpack(decode_canonical(old), decode_canonical(new), path)
         if edit is not None:
             frame.extend(edit)
             return
-    frame.add("=", path, value)
+    frame.add("=", path, last=encode_node(new))
 
 
 def _patch_msgpack(old: object, new: object, path: Path) -> Frame | None:
     """Return the edit of MessagePack, by its JSON, if it is smaller than the new bytes."""
     if not isinstance(old, bytes) or not isinstance(new, bytes):
         return None
-    inner, frame = Frame(is_msgpack=True), Frame(is_msgpack=True)
+    inner, frame = Frame(), Frame()
     diff_values(msgpack.as_json(old), msgpack.as_json(new), (), inner)
-    frame.add_inner(path, inner)
+    frame.add("m", path, last=join_list(inner.operations))
     return frame if frame.size < len(new) else None
 
 
@@ -192,7 +169,7 @@ def _diff_objects(old: ObjectNode, new: ObjectNode, path: Path, frame: Frame) ->
             diff(before, child, (*path, key), frame)
     if path and frame.size - size > new.size:  # every operation repeats its path
         frame.cut(count, size)
-        frame.add("=", path, open_whole(new))
+        frame.add("=", path, last=encode_node(new))
 
 
 def _diff_arrays(old: ArrayNode, new: ArrayNode, path: Path, frame: Frame) -> None:
@@ -205,11 +182,10 @@ def _diff_arrays(old: ArrayNode, new: ArrayNode, path: Path, frame: Frame) -> No
         was, element = decode_canonical(before), decode_canonical(after)
         if isinstance(was, bytes) or isinstance(element, bytes):
             return _patch_msgpack(was, element, (*path, i))
-        limit = len(encode(element))
         edited = cast("Json", was), cast("Json", element)
-        return _patch(*edited, (*path, i), limit, is_msgpack=frame.is_msgpack)
+        return _patch(*edited, (*path, i), len(after))
 
-    _splice(align(old.digests, new.digests), new.select, path, frame, patch)
+    _splice(align(old.digests, new.digests), new.encode_range, path, frame, patch)
 
 
 def _splice(gaps: list[Gap], select: _Select, path: Path, frame: Frame, patch: _Patch) -> None:
@@ -217,7 +193,7 @@ def _splice(gaps: list[Gap], select: _Select, path: Path, frame: Frame, patch: _
 
     def replace(start: int, stop: int, first: int, last: int) -> None:
         if start < stop or first < last:
-            frame.add("[", path, start, stop - start, select(first, last))
+            frame.add("[", path, start, stop - start, last=select(first, last))
 
     for start, stop, first, last in reversed(gaps):
         end_old, end_new = stop, last
@@ -230,13 +206,13 @@ def _splice(gaps: list[Gap], select: _Select, path: Path, frame: Frame, patch: _
         replace(start, end_old, first, end_new)
 
 
-def _patch(old: Json, new: Json, path: Path, limit: int, *, is_msgpack: bool) -> Frame | None:
+def _patch(old: Json, new: Json, path: Path, limit: int) -> Frame | None:
     """Return the edit of one element if it is smaller than the element."""
     if type(old) is not type(new) or not isinstance(new, dict | list | str):
         return None
     if len(path) > _PATCH_LEVELS:
         return None
-    frame = Frame(is_msgpack=is_msgpack)
+    frame = Frame()
     diff_values(old, new, path, frame)
     return frame if frame.size < limit else None
 
@@ -290,7 +266,7 @@ def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> N
     if len(encoded) <= _TINY_BYTES:
         frame.add("=", path, new)
         return
-    least = 0 if _is_in_element(path) else KEEP_BYTES
+    least = 0 if int in map(type, path) else KEEP_BYTES  # 0: part of a list's element
     # Encoded, because 1, 1.0 and True are equal in Python.
     olds, news = list(map(encode_canonical, old)), list(map(encode_canonical, new))
 
@@ -298,21 +274,16 @@ def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> N
         size = len(news[j])
         if least and min(size, len(olds[i])) <= least:
             return None
-        return _patch(old[i], new[j], (*path, i), size, is_msgpack=frame.is_msgpack)
+        return _patch(old[i], new[j], (*path, i), size)
 
     head, tail = measure_common_ends(olds, news)
     a, b = olds[head : len(old) - tail], news[head : len(new) - tail]
     gaps = align(b"".join(map(digest, a)), b"".join(map(digest, b)))
-    _splice(shift_gaps(gaps, head), lambda *ends: new[slice(*ends)], path, frame, patch)
-
-
-def _is_in_element(path: Path) -> bool:
-    """Return whether the value at a path is part of a list's element."""
-    return int in map(type, path)
+    _splice(shift_gaps(gaps, head), lambda *ends: join_list(news[slice(*ends)]), path, frame, patch)
 
 
 def _diff_texts(old: str, new: str, path: Path, frame: Frame) -> None:
-    if min(len(old), len(new)) <= KEEP_BYTES and not _is_in_element(path):
+    if min(len(old), len(new)) <= KEEP_BYTES and int not in map(type, path):
         frame.add("=", path, new)
         return
     head, tail = _keep_words_whole(new, *measure_common_ends(old, new))

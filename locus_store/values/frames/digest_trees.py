@@ -16,14 +16,16 @@ from locus_store.errors import SerializationError
 from locus_store.values.canonical import canonicalize, canonicalize_state
 from locus_store.values.encoding import (
     Grown,
-    Json,
     decode_canonical,
     digest,
     encode_canonical,
     is_list_encoding,
+    make_object_head,
+    may_hold_binary,
     require_json,
     require_levels,
 )
+from locus_store.values.frames.alignment import DIGEST_BYTES
 from locus_store.values.frames.arrays import (
     KEEP_BYTES,
     NESTED,
@@ -79,9 +81,9 @@ class SmallNode:
         """True for a list, False for an object."""
         return is_list_encoding(self.encoded)
 
-    def decode(self) -> Json:
+    def decode(self) -> Any:
         """Return a new object or list for the value, in its canonical form."""
-        return cast("Json", decode_canonical(self.encoded))
+        return decode_canonical(self.encoded)
 
 
 @dataclass(slots=True)
@@ -265,12 +267,9 @@ def _build_nested(
         items = cast("list[object]", value)
         return _build_list(items, before, depth, is_json=is_json, edits=edits, keeps=keeps)
     if not isinstance(before, ObjectNode):
-        kinds = {*map(type, value.values())}
-        if kinds.isdisjoint(_MAY_BE_MSGPACK) or not any(map(is_msgpack, value.values())):
-            plain = _replace_grown(value) if Grown in kinds else value
-            small = _as_small(plain, before, depth, is_json=is_json)
-            if small is not None:
-                return small
+        small = _as_small(_replace_grown(value), before, depth, is_json=is_json)
+        if small is not None:
+            return small
     made = build_object_by_entries(value, before, depth, is_json=is_json, edits=edits, keeps=keeps)
     if made.size <= SMALL_BYTES and not made.has_msgpack:
         return _build_small(encode_canonical(_replace_grown(value)), depth, is_json=is_json)
@@ -296,7 +295,9 @@ def _build_list(
     items = value if type(value) is list else list(value)
     if is_msgpack(items):
         return _build_long_list(value, before, depth, is_json=is_json, edits=edits, keeps=keeps)
-    if not isinstance(before, ArrayNode) and len(encode_canonical(items[:_SAMPLE])) <= SMALL_BYTES:
+    if not isinstance(before, ArrayNode) and (
+        len(items) <= _SAMPLE or len(encode_canonical(items[:_SAMPLE])) <= SMALL_BYTES
+    ):
         small = _as_small(items, before, depth, is_json=is_json)
         if small is not None:
             return small
@@ -338,12 +339,18 @@ def _build_scalar(value: object, before: Node | None) -> bytes | TextNode:
 
 
 def _as_small(value: object, before: Node | None, depth: int, *, is_json: bool) -> SmallNode | None:
-    """Return the node of a value of up to ``SMALL_BYTES``; ``None`` for a larger one."""
+    """Return the node of a value of up to ``SMALL_BYTES``.
+
+    ``None`` for a larger one, and for an object with MessagePack as the value of a key.
+    """
     encoded = encode_canonical(value)
-    if isinstance(before, SmallNode) and encoded == before.encoded:
+    if type(before) is SmallNode and encoded == before.encoded:
         return before
-    is_small = len(encoded) <= SMALL_BYTES
-    return _build_small(encoded, depth, is_json=is_json) if is_small else None
+    if len(encoded) > SMALL_BYTES:
+        return None
+    if type(value) is dict and may_hold_binary(encoded) and any(map(is_msgpack, value.values())):
+        return None
+    return _build_small(encoded, depth, is_json=is_json)
 
 
 def _build_small(encoding: bytes, depth: int, *, is_json: bool) -> SmallNode:
@@ -374,6 +381,21 @@ def has_escaped(node: Node) -> bool:
     if isinstance(node, ArrayNode):
         return any(map(may_be_escaped, node.chunks))
     return may_be_escaped(node.text.encode() if isinstance(node, TextNode) else node.encoded)
+
+
+def encode_node(node: Node) -> bytes:
+    """Return the encoding of a node's value."""
+    if isinstance(node, bytes):
+        return node
+    if isinstance(node, SmallNode):
+        return node.encoded
+    if isinstance(node, ObjectNode):
+        entries = node.children.items()
+        parts = [it for key, child in entries for it in (encode_canonical(key), encode_node(child))]
+        return b"".join([make_object_head(len(entries)), *parts])
+    if isinstance(node, ArrayNode):
+        return node.encode_range(0, len(node.digests) // DIGEST_BYTES)
+    return encode_canonical(node.text)
 
 
 def open_node(node: Node) -> object:
@@ -411,9 +433,6 @@ def encode_reference(node: Node) -> bytes:
         return node if len(node) <= REFERENCE_BYTES else _HASHED + digest(node)
     return _HASHED + node.digest
 
-
-_MAY_BE_MSGPACK: Final[frozenset[type]] = frozenset({bytes, list, Grown})
-"""Types of what may be MessagePack; see ``is_msgpack``."""
 
 _NO_EDITS: Final[dict[str, Edits]] = {}
 _SAMPLE: Final = 64

@@ -21,12 +21,12 @@ from locus_store.values.frames.diffing import Frame, diff_values
 from locus_store.values.frames.digest_trees import Edits, is_msgpack
 from locus_store.values.frames.operations import (
     check_operation,
-    is_json,
+    has_bytes,
     iterate_json_operations,
     make_malformed_error,
     parse_frame,
 )
-from locus_store.values.msgpack import as_json, convert_to_json, get_packed
+from locus_store.values.msgpack import as_json, convert_to_json, decode_sorted, get_packed
 
 
 class Decodable(Protocol):
@@ -147,14 +147,14 @@ class Folder:
             IntegrityError: They are damaged, or the state is too large.
         """
         for body in unpack_frames(payload, self._most_frame_bytes):
-            if self._in_json and (self._exact or not is_json(body)):
+            if self._in_json and (self._exact or has_bytes(body)):
                 self._apply_exactly(body)
                 self.perform(op for it in parse_frame(body) for op in self._refine(it))
             else:
                 self._apply_body(body)
 
     def _apply_body(self, body: bytes) -> None:
-        more_bytes = len(body) if is_json(body) else LONGEST_JSON * len(body)
+        more_bytes = LONGEST_JSON * len(body)
         if self._most_bytes + more_bytes > 2 * self._max_bytes:
             self._measure()
         self._most_bytes += more_bytes
@@ -176,9 +176,9 @@ class Folder:
                 self.get_settled()
                 holder = self._walk(path)
                 if isinstance(holder, dict) and key in holder:
-                    frame = Frame(is_msgpack=False)
+                    frame = Frame()
                     diff_values(holder[key], convert_to_json(value), (*path, key), frame)
-                    return [op for it in frame.operations for op in parse_frame(b"[%b]" % it)]
+                    return map(decode_sorted, frame.operations)
         return iterate_json_operations(operation)
 
     def build_exact(self) -> dict[str, Json]:

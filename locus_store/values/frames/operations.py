@@ -1,4 +1,4 @@
-"""The operations of records: as they are stored, as JSON for other readers, and their text."""
+"""The operations of records: MessagePack as they are stored, JSON for others, and their text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final, cast
 from locus_store.errors import IntegrityError
 from locus_store.values.encoding import (
     Json,
-    decode,
     encode,
     encode_canonical,
+    may_hold_binary,
     pack_frame,
     unpack_record,
 )
@@ -27,8 +27,10 @@ def read_operations(payload: bytes, max_bytes: int) -> list[list[Json]]:
     """
     found: list[list[Json]] = []
     for body in unpack_record(payload, max_bytes):
-        ops = parse_frame(body)
-        found += ops if is_json(body) else [op for it in ops for op in iterate_json_operations(it)]
+        is_packed = has_bytes(body)
+        for operation in parse_frame(body):
+            is_json = not is_packed and operation[:1] != ["m"]
+            found += [operation] if is_json else iterate_json_operations(operation)
     return found
 
 
@@ -64,15 +66,15 @@ def check_operation(operation: Any) -> list[Any]:
 def read_restorable_operations(payload: bytes, max_bytes: int) -> list[Any]:
     """Return the operations of one record as JSON that restores them; see ``encode_operations``.
 
-    The list of operations with MessagePack begins with ``"msgpack"``. Its MessagePack is
-    ``{"$m": [the JSON of it]}``. An object whose only key is ``$m`` is ``{"$m": the object}``.
+    A list that begins with ``"msgpack"`` may have bytes, which are ``{"$m": [the JSON of them]}``.
+    An object in it whose only key is ``$m`` is ``{"$m": the object}``.
 
     Raises:
         IntegrityError: the payload is damaged, or too large.
     """
     bodies = unpack_record(payload, max_bytes)
     found = [op for body in bodies for op in parse_frame(body)]
-    if all(map(is_json, bodies)):
+    if not any(map(has_bytes, bodies)):
         return found
     try:
         return [MSGPACK, *map(_mark_msgpack, found)]
@@ -87,8 +89,8 @@ def encode_operations(operations: list[Any]) -> bytes:
         IntegrityError: They are not in this form.
     """
     if operations[:1] == [MSGPACK]:
-        return pack_frame(encode_canonical(list(map(_unmark_msgpack, operations[1:]))))
-    return pack_frame(encode(operations)) if operations else b""
+        operations = list(map(_unmark_msgpack, operations[1:]))
+    return pack_frame(encode_canonical(operations)) if operations else b""
 
 
 _MARK: Final = "$m"
@@ -146,14 +148,19 @@ def iterate_strings(rest: list[Json]) -> Iterator[str]:
             rest.extend(reversed(item if isinstance(item, list) else list(item.values())))
 
 
-def is_json(body: bytes) -> bool:
-    """Return whether the operations of a frame are JSON; else they are MessagePack."""
-    return body.startswith(b"[")
+def has_bytes(body: bytes) -> bool:
+    """Return whether the operations of a frame have MessagePack as bytes in them."""
+    if may_hold_binary(body):
+        try:
+            encode(decode_sorted(body))
+        except TypeError:
+            return True
+    return False
 
 
 def parse_frame(body: bytes) -> list[list[Any]]:
     """Return the operations of a frame, with bytes for MessagePack."""
-    found = decode(body) if is_json(body) else decode_sorted(body)
+    found = decode_sorted(body)
     if not isinstance(found, list) or not _LIST.issuperset(map(type, found)):
         raise make_malformed_error("frame", found)
     return cast("list[list[Any]]", found)

@@ -22,7 +22,7 @@ from locus_store import ConflictError
 from locus_store.backends.postgresql import PostgreSQLBackend
 from locus_store.types import Expected, PendingWrite, Save
 from locus_store.values import frames
-from locus_store.values.encoding import pack_frame
+from locus_store.values.encoding import encode_canonical, pack_frame
 from locus_store.versions.erasing import Sweep
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ LARGE = {f"locus_{name}" for name in ("threads", "lines", "checkpoints", "writes
 
 STATE = {"n": 1, "text": "x" * 100}
 BASIS = frames.compare_states(STATE, None)
-STEP = pack_frame(b'[["=",["text"],"%b"]]' % (b"x" * 100))
+STEP = pack_frame(encode_canonical([["=", ["text"], "x" * 100]]))
 
 # Three quarters of the threads are the default tenant's; one in 20 has a time to live, which is
 # over for one in 400; one in 10 has a second namespace; one in 1,000 has 1,000 versions.
