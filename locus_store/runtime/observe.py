@@ -279,7 +279,7 @@ def report_cache_failure(cache: object, exc: BaseException, *, is_first: bool) -
 
 def record_commit(database: object, writes: int) -> None:
     """Record the number of writes that shared a commit."""
-    if telemetry := _find_telemetry():
+    if _has_provider() and (telemetry := _make_telemetry()):
         telemetry.groups.record(writes, {"db.system.name": find_system(type(database))})
 
 

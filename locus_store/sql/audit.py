@@ -297,7 +297,7 @@ class SqlAudit(RunsQueries):
             database.enter_tenant(connection)
             call.write(connection, database.tenancy, result)
 
-        with self._translate_errors():
+        with self._translating:
             await self._runner.write(write)
 
     async def record_refusal(self, call: RecordedCall, result: str) -> None:

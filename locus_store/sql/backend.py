@@ -92,7 +92,7 @@ class SqlBackend(
     @limit_calls(measure_save)
     async def commit_on(self, save: Save, connection: object) -> Written:
         self._database.require_joinable(connection)
-        with self._translate_errors():
+        with self._translating:
             await self._runner.open()
             work = make_writing(self._database, lambda it: it.save(save))
             return await run_joined(self._database, connection, work)
@@ -384,13 +384,13 @@ class ServerBackend(SqlBackend):
         self, body: Callable[[Repository], T], *, is_repeatable: bool = False
     ) -> T:
         work = make_writing(self._database, body)
-        with self._translate_errors():
+        with self._translating:
             return await self._runner.write_once(work, is_repeatable=is_repeatable)
 
     async def _write_by_itself(self, work: Body[T]) -> T:
         return await self._runner.write_once(work)
 
     async def _write_copy(self, body: Callable[[Repository], T]) -> T:
-        with self._translate_errors():
+        with self._translating:
             work = make_writing(self._database, body)
             return await self._runner.write(work, self._database.begin_copy)

@@ -332,13 +332,13 @@ class SqlMessageLog(BackendMessageLog):
         self._shared = self.backend.shared
 
     async def _write(self, body: Callable[[Repository], T]) -> T:
-        with self._shared.translating():
+        with self._shared.translating:
             return await self._shared.runner.write(make_writing(self._shared.database, body))
 
     async def _query(self, body: Callable[[Reads], T]) -> T:
         """Run a body of one statement."""
         database = self._shared.database
-        with self._shared.translating():
+        with self._shared.translating:
             return await self._shared.reader.query(lambda it: body(database.make_repository(it)))
 
     @limit_calls(measure_change)
@@ -349,7 +349,7 @@ class SqlMessageLog(BackendMessageLog):
         if not wanted.reads_content:
             return await self._query(lambda it: log_reads.look(it, wanted))
         database = self._shared.database
-        with self._shared.translating():
+        with self._shared.translating:
             return await self._shared.reader.read(
                 lambda it: log_reads.search(database.make_repository(it), wanted)
             )

@@ -385,7 +385,7 @@ class SqlQuotas(RunsQueries, LimitsTenants):
             known.note(has_some=False)
             self._submit("quotas", self._look)
         elif not known.has_some:
-            with self._translate_errors():
+            with self._translating:
                 await self._runner.open()
         return known.has_some
 

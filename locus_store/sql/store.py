@@ -143,7 +143,7 @@ class SqlStore(BaseStore):
     async def _open_context(self) -> StoreContext:
         context = self._context
         if context is None or context.tenancy != self._shared.database.tenancy:
-            with self._shared.translating():
+            with self._shared.translating:
                 context = self._context = await self._open()
         return context
 
@@ -206,14 +206,14 @@ class SqlStore(BaseStore):
                 call.record(items.connection, items.context.tenancy, result)
             return result
 
-        with self._shared.translating():
+        with self._shared.translating:
             return await self._write_items(write, has_record=call is not None)
 
     async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
         """Run a body that writes, inside a caller's transaction."""
         database = self._shared.database
         database.require_joinable(connection)
-        with self._shared.translating():
+        with self._shared.translating:
             await self._shared.runner.open()
             context = await self._open_context()
             return await run_joined(
@@ -223,7 +223,7 @@ class SqlStore(BaseStore):
     async def _query(self, body: Callable[[Items], T]) -> T:
         """Run a body that needs no snapshot shared by several statements."""
         context = await self._open_context()
-        with self._shared.translating():
+        with self._shared.translating:
             return await self._shared.reader.query(lambda it: body(self._make_items(it, context)))
 
     def _make_calls(self) -> _Calls:
@@ -237,7 +237,7 @@ class SqlStore(BaseStore):
     async def _run_changes(
         self, batches: Sequence[Sequence[Change]], is_alone: bool
     ) -> Sequence[list[int] | Failed | Undecided]:
-        with self._shared.translating():
+        with self._shared.translating:
             try:
                 outcomes = await self._write_items(lambda it: _apply(it, batches, waits=is_alone))
             except self._shared.database.driver_errors as exc:
@@ -310,7 +310,7 @@ class SqlStore(BaseStore):
             found = await self._calls.get().searches.submit(wanted)
         if found is None:
             context, read = await self._open_context(), self._shared.reader.read
-            with self._shared.translating():
+            with self._shared.translating:
                 found = await read(lambda it: self._make_items(it, context).find_recent(wanted))
         return found
 

@@ -123,7 +123,7 @@ class OracleBackend(ServerBackend):
             with lock(connection, self._database.tables):
                 return body(connection)
 
-        with self._translate_errors():
+        with self._translating:
             return await self._runner.define(alone)
 
     async def create_search_index(self) -> bool:
@@ -132,7 +132,7 @@ class OracleBackend(ServerBackend):
         Saves wait until it is filled. The index makes ``search`` fast and does not change its
         results. Every process that uses the database maintains it from then on.
         """
-        with self._translate_errors():
+        with self._translating:
             return await self._runner.define(self._database.create_index)
 
 

@@ -136,7 +136,7 @@ class PostgreSQLBackend(ServerBackend):
 
     @limit_calls(measure_save)
     async def commit(self, save: Save) -> Written:
-        with self._translate_errors():
+        with self._translating:
             _pool, saves, _ = await self._get_calls()
             return self._join_soon(save, await saves.submit(save))
 
@@ -157,7 +157,7 @@ class PostgreSQLBackend(ServerBackend):
 
     async def read_token(self) -> str:
         """Return a token of all that is committed now, for ``limit_staleness(at_least=…)``."""
-        with self._translate_errors():
+        with self._translating:
             pool = await self._runner.get_pool()
             return (await pool.retry(lambda: ask_through(pool))).position.to_token()
 
@@ -245,7 +245,7 @@ class PostgreSQLBackend(ServerBackend):
         return await super().store_writes(put)
 
     async def _store_batch(self, put: PutWrites) -> bool:
-        with self._translate_errors():
+        with self._translating:
             _pool, _, batches = await self._get_calls()
             return await batches.submit(put)
 
@@ -284,7 +284,7 @@ class PostgreSQLBackend(ServerBackend):
             last_head: Its newest version that was read or written before.
         """
         values = (encode_key(self._database.tenant), *values)
-        with self._translate_errors():
+        with self._translating:
             pool = await self._runner.get_pool()
             text = self._database.guard(text)  # it may be older than what was just opened
             rows = await self._replicas.fetch(thread_id, text, values) if self._replicas else None
@@ -327,7 +327,7 @@ class PostgreSQLBackend(ServerBackend):
                 return deletions.delete_thread(own, thread_id, has_index=database.opened.has_index)
 
             work = make_writing(database, delete)
-            with self._translate_errors():
+            with self._translating:
                 removed = await self._runner.write(work, database.begin_bare, thread_id=thread_id)
             if removed is not None:
                 return removed

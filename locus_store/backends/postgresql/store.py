@@ -149,7 +149,7 @@ class PostgreSQLMessageLog(SqlMessageLog):
         write = runner.write if change.also else runner.write_once
         thread_id = None if change.also else change.thread_id
         call, charge = get_call(database.audit), charged_call.get()
-        with self._shared.translating():
+        with self._shared.translating:
 
             def append(connection: Connection) -> int:
                 database.enter_tenant(connection)

@@ -6,14 +6,12 @@ thread that all saves wait for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import closing
 from functools import lru_cache
 from time import time_ns
 
 from sqlalchemy.engine import Connection
 
-from locus_store.backends.sqlite.columns import COLUMNS
+from locus_store.sql.columns.dialect_columns import dump_value
 from locus_store.sql.columns.types import bind_key, encode_key
 from locus_store.sql.schema.tables import Tables
 from locus_store.types import Save
@@ -32,14 +30,19 @@ def append_head(
     if append.basis is None:
         chain, size = sequence, 0
     checkpoint_id, digest = encode_key(save.checkpoint_id), save.change.tree.digest
-    kept = _dump_json(save.metadata), _dump_json(save.labels), append.payload
+    metadata = dump_value(save.metadata) if save.metadata else None
+    labels = dump_value(save.labels) if save.labels else None
     writer, run = bind_key(save.writer), bind_key(save.run)
     at = time_ns() // 1000
+    kept = metadata, labels, append.payload
     record = (line.line, sequence, chain, line.head, checkpoint_id, digest, *kept, at)
     moved = sequence, chain, size + append.added_bytes, sequence, writer, run, at
-    with closing(connection.connection.cursor()) as cursor:
+    cursor = connection.connection.cursor()
+    try:  # see Compiled._execute
         cursor.execute(insert, record)
         cursor.execute(move, (*moved, line.line))
+    finally:
+        cursor.close()
     return sequence
 
 
@@ -53,7 +56,3 @@ def _make_statements(tables: Tables) -> tuple[str, str]:
     moved = "head = ?, open_chain = ?, open_bytes = ?, last_sequence = ?, writer = ?, run = ?"
     move = f"UPDATE {lines} SET {moved}, updated_at = ? WHERE line = ?"  # noqa: S608
     return insert, move
-
-
-def _dump_json(value: Mapping[str, object]) -> str | None:
-    return COLUMNS.bind_json(value) if value else None

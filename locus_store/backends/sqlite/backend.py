@@ -138,7 +138,7 @@ class SQLiteBackend(SqlBackend):
         """See ``StorageBackend``; a known head is confirmed in the thread of the event loop."""
         if isinstance(self._reader, ThreadRunner):
             make, place = self._database.make_repository, (thread_id, namespace, known)
-            with self._translate_errors():
+            with self._translating:
                 found = self._reader.peek(lambda it: make(it).confirm(*place, writes=with_writes))
             if found is not None:
                 return found

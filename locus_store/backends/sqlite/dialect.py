@@ -121,7 +121,6 @@ class SQLiteRepository(Repository):
                 "thread_id": save.thread_id,
                 "namespace": save.namespace,
                 "checkpoint_id": save.checkpoint_id,
-                "index_setting": SEARCH_SETTING,
             },
         )
         if row is None:
@@ -298,8 +297,11 @@ class SQLiteDatabase(Database):
         elif _begin(connection, "BEGIN IMMEDIATE"):  # by a handler of the engine's owner
             connection.exec_driver_sql("DELETE FROM sqlite_sequence WHERE 0")
 
-    def begin_read(self, connection: Connection) -> None:
-        _begin(connection, "BEGIN")
+    def begin_read(self, connection: Connection, driver: sqlite3.Connection | None = None) -> None:
+        if driver is not None:  # as in begin_write
+            driver.execute("BEGIN")
+        else:
+            _begin(connection, "BEGIN")
 
     def require_joinable(self, connection: object) -> None:
         engine = getattr(connection, "engine", None)
@@ -346,14 +348,15 @@ class SQLiteDatabase(Database):
         if self._path is None:
             return self._where
         found = _read_stat(self._path)
-        if found is None and self._known is not None:
+        identity = None if found is None else (found.st_dev, found.st_ino)
+        if identity is None and self._known is not None:
             raise ConnectionFailedError(
                 f"SQLite {self._where}: the file does not exist any more; restore it, or close() "
                 "this object to start a new one"
             )
-        if found is not None and found.st_size == 0 and self._known == _make_identity(found):
+        if found is not None and found.st_size == 0 and self._known == identity:
             raise make_emptied_error(self._where)
-        return _make_identity(found)
+        return identity
 
     def has_log(self) -> bool:
         """Return whether commits go into the log that other connections read."""
@@ -460,11 +463,8 @@ def _read_stat(path: str) -> os.stat_result | None:
 
 def _read_identity(path: str) -> tuple[int, int] | None:
     """Return the file's identity, which changes if it is replaced; ``None`` if it is missing."""
-    return _make_identity(_read_stat(path))
-
-
-def _make_identity(status: os.stat_result | None) -> tuple[int, int] | None:
-    return (status.st_dev, status.st_ino) if status is not None else None
+    found = _read_stat(path)
+    return None if found is None else (found.st_dev, found.st_ino)
 
 
 def has_one_connection(engine: Any) -> bool:

@@ -62,15 +62,15 @@ class ThreadRunner:
         if not self.keeps_open:
             _runners.add(self)
 
-    async def write(self, body: Body[T], *, thread_id: str | None = None) -> T:
+    def write(self, body: Body[T], *, thread_id: str | None = None) -> Awaitable[T]:
         if may_block():
-            return await run_now(self._run_here, lambda it: it.writer.run(body))
-        return await self._run_async(lambda it: it.writer.run_async(body))
+            return run_now(self._run_here, lambda it: it.writer.run(body))
+        return self._run_async(lambda it: it.writer.run_async(body))
 
-    async def read(self, body: Body[T]) -> T:
+    def read(self, body: Body[T]) -> Awaitable[T]:
         if may_block():
-            return await run_now(self._run_here, lambda it: it.read(body))
-        return await self._run_async(lambda it: it.read_async(body))
+            return run_now(self._run_here, lambda it: it.read(body))
+        return self._run_async(lambda it: it.read_async(body))
 
     query = read
 
@@ -193,6 +193,9 @@ class _OpenDatabase:
         self._peeker: Connection | None = None
         """The connection of ``read_at_once``, which never waits for the database."""
 
+        self._driver: Any = None
+        """The driver's connection of that one."""
+
         self.writer = SQLiteWriter(writes, database, self._release_readers)
 
     def open(self) -> None:
@@ -257,8 +260,13 @@ class _OpenDatabase:
                 return None
             if self._peeker is None:
                 self._peeker = self._writes.connect()
-                self._peeker.connection.cursor().execute("PRAGMA busy_timeout=0")
-            return (_run_read(self._peeker, self._database, body),)
+                self._driver = self._peeker.connection.driver_connection
+                self._driver.execute("PRAGMA busy_timeout=0")
+            self._database.begin_read(self._peeker, self._driver)
+            try:
+                return (body(self._peeker),)
+            finally:  # SQLAlchemy's transaction began with the first statement that it sent
+                (self._peeker if self._peeker.in_transaction() else self._driver).rollback()
         except self._database.driver_errors:  # such as a lock
             self._drop_peeker()
             return None
@@ -267,7 +275,7 @@ class _OpenDatabase:
 
     def _drop_peeker(self) -> None:
         """Close the connection of ``read_at_once``, whose lock is held."""
-        peeker, self._peeker = self._peeker, None
+        peeker, self._peeker, self._driver = self._peeker, None, None
         if peeker is not None:
             peeker.close()
 

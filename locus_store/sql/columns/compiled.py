@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import closing
 from datetime import datetime
 from functools import cached_property
+from operator import attrgetter, methodcaller
 from types import NoneType
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -40,6 +40,8 @@ _MANY_ROWS: Final = 8
 _SHARED: Final = {int, str, bytes, datetime, NoneType}
 """Types of values that several rows may share."""
 
+_FETCH_ALL: Final = methodcaller("fetchall")
+_COUNT_ROWS: Final = attrgetter("rowcount")
 _NAMES = ("thread_id", "namespace", "line", "sequence", "checkpoint_id")
 """Parameters that say of which thread, line or version a statement is."""
 
@@ -113,10 +115,10 @@ class Compiled:
         """
         if self._statement is not None:
             return [tuple(row) for row in connection.execute(self._statement, values)]
-        found = self._execute(connection, values, lambda it: it.fetchall())
+        found = self._execute(connection, values, _FETCH_ALL)
         try:
             if len(found) < _MANY_ROWS:
-                return [self._convert_row(row) for row in found]
+                return list(map(self._convert_row, found))
             return list(zip(*self._read_columns(found), strict=True))
         except IntegrityError as exc:
             raise self._locate_error(exc, found, values) from exc
@@ -136,7 +138,7 @@ class Compiled:
         """Return the columns of ``rows``; none if there is no row."""
         if self._statement is not None:
             return list(zip(*connection.execute(self._statement, values), strict=True))
-        found = self._execute(connection, values, lambda it: it.fetchall())
+        found = self._execute(connection, values, _FETCH_ALL)
         try:
             return self._read_columns(found)
         except IntegrityError as exc:
@@ -169,7 +171,7 @@ class Compiled:
         """Execute a change; return the number of affected rows."""
         if self._statement is not None:
             return connection.execute(self._statement, values).rowcount
-        return int(self._execute(connection, values, lambda it: it.rowcount))
+        return int(self._execute(connection, values, _COUNT_ROWS))
 
     def insert(self, connection: Connection, values: Mapping[str, Any]) -> int:
         """Insert a row; return the key that the database has given to it."""
@@ -203,8 +205,11 @@ class Compiled:
         self._execute_all(connection, map(self._bind, rows))
 
     def _execute_all(self, connection: Connection, rows: Any) -> None:
-        with closing(connection.connection.cursor()) as cursor:
+        cursor = connection.connection.cursor()
+        try:  # see _execute
             cursor.executemany(self._text, rows)  # an iterator is enough for it
+        finally:
+            cursor.close()
 
     def _execute(
         self, connection: Connection, values: Mapping[str, Any], read: Callable[[Any], T]

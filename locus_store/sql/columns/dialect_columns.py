@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import cache, partial, wraps
+from functools import cache, partial
 from importlib import import_module
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
@@ -199,22 +199,6 @@ T = TypeVar("T")
 _WORDS: Final = {int: "a whole number", float: "a number", str: "text", bytes: "bytes"}
 
 
-def check_stored(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Decorate the reading of a column's value: a value that was never written is damage."""
-
-    def guarded(read: Callable[..., T]) -> Callable[..., T]:
-        @wraps(read)
-        def checked(self: Any, value: Any, dialect: Dialect) -> T:
-            try:
-                return read(self, value, dialect)
-            except (ValueError, TypeError, IndexError, AttributeError, OverflowError) as exc:
-                raise make_damage_error(what) from exc
-
-        return checked
-
-    return guarded
-
-
 def make_damage_error(what: str) -> IntegrityError:
     """Return the error for a value that does not fit its column."""
     return IntegrityError(
@@ -283,9 +267,27 @@ def make_text_type(
 class StoredType(sa.types.TypeDecorator[T]):
     """A type of columns whose attributes are all that its statements are cached by."""
 
+    holds: ClassVar[str] = ""
+    """The values, for the error of one that was never written; ``""``: any value is read."""
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        """Read values by ``process_result_value``; one that was never written is damage."""
+        if not self.holds:
+            return super().result_processor(dialect, coltype)
+        convert = self.impl_instance.result_processor(dialect, coltype)
+
+        def process(value: Any) -> Any:
+            try:
+                found = value if convert is None else convert(value)
+                return self.process_result_value(found, dialect)
+            except (ValueError, TypeError, IndexError, AttributeError, OverflowError) as exc:
+                raise make_damage_error(self.holds) from exc
+
+        return process
 
 
 class PlainText(StoredType[str]):
@@ -340,6 +342,7 @@ class Json(StoredType[dict[str, Any]]):
     """A JSON object that queries may look into; empty is NULL in the table and ``{}`` read."""
 
     impl = sa.JSON
+    holds = "a JSON object"
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """TEXT where the database has no JSON type of its own."""
@@ -358,7 +361,6 @@ class Json(StoredType[dict[str, Any]]):
             return super().result_processor(dialect, coltype)
         return _load_text
 
-    @check_stored("a JSON object")
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, Any]:
         return load_json(value)
 
@@ -385,12 +387,12 @@ class _ReadJson(StoredType[Any]):
     """A ``JsonValue`` as a query gives it."""
 
     impl = sa.Text
+    holds = "a JSON value"
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Text where the driver decodes nothing."""
         return dialect.type_descriptor(get_columns(dialect).read_json_type())
 
-    @check_stored("a JSON value")
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         return get_columns(dialect).read_json(value)
 

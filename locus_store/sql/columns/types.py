@@ -21,7 +21,6 @@ from locus_store.sql.columns.dialect_columns import (
     PlainText,
     Rendered,
     StoredType,
-    check_stored,
     escape_text,
     get_columns,
     make_text_type,
@@ -38,6 +37,7 @@ class Instant(StoredType[datetime]):
 
     impl = sa.DateTime
     as_stored = frozenset({NoneType})
+    holds = "an instant"
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         return dialect.type_descriptor(get_columns(dialect).make_instant_type())
@@ -53,7 +53,6 @@ class Instant(StoredType[datetime]):
         """Render for offline SQL, where nothing is bound."""
         return str(self.process_bind_param(value, dialect))
 
-    @check_stored("an instant")
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         """Give an aware UTC datetime back."""
         if value is None:
@@ -194,6 +193,7 @@ class Key(StoredType[str]):
 
     impl = sa.String
     as_stored = frozenset({NoneType})
+    holds = "a key"
     bind: ClassVar = staticmethod(bind_key)
 
     def __init__(self, length: int) -> None:
@@ -220,9 +220,8 @@ class Key(StoredType[str]):
         """Encode; the implementation quotes."""
         return self.bind(value) or ""
 
-    @check_stored("a key")
-    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
-        return None if value is None else decode_key(value)
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        return value if value is None or value[0] != "/" else value[1:]
 
     def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
         if kinds != {str}:
@@ -245,13 +244,13 @@ class Path(Key):
     So does U+0001. Bytes do not grow: each of the two is one.
     """
 
+    holds = "a namespace"
     bind: ClassVar = staticmethod(lambda value: None if value is None else encode_path(value))
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Room for what is escaped."""
         return make_text_type(dialect, 2 * self.length + 1, get_columns(dialect).key_collation)
 
-    @check_stored("a namespace")
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
         return None if value is None else unescape_text(decode_key(value))
 
@@ -264,6 +263,7 @@ class UserId(StoredType[str]):
     """A user's id that is a number in the table and text elsewhere; see ``sql.schema.user_ids``."""
 
     impl = BigInteger
+    holds = "a number"
 
     def __init__(self, users: UserIdType) -> None:
         super().__init__()
@@ -276,7 +276,6 @@ class UserId(StoredType[str]):
     def process_bind_param(self, value: str | None, dialect: Dialect) -> int | None:
         return None if value is None else int(value)
 
-    @check_stored("a number")
     def process_result_value(self, value: int | None, dialect: Dialect) -> str | None:
         return None if value is None else str(value)
 
@@ -299,12 +298,12 @@ class Blob(StoredType[bytes]):
 
     impl = Binary
     as_stored = frozenset({bytes})
+    holds = "bytes"
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> bytes | None:
         """Store nothing for nothing."""
         return value or None
 
-    @check_stored("bytes")
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes:
         """Give bytes back, whatever the driver's type."""
         return b"" if value is None else bytes(value)

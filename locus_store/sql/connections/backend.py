@@ -35,10 +35,10 @@ BACKGROUND_SECONDS: Final = 5.0
 class Reader(Protocol):
     """Runs bodies that read; the caller translates errors."""
 
-    async def read(self, body: Body[T]) -> T:
+    def read(self, body: Body[T]) -> Awaitable[T]:
         """Run ``body`` on one snapshot."""
 
-    async def query(self, body: Body[T]) -> T:
+    def query(self, body: Body[T]) -> Awaitable[T]:
         """Run ``body``, which is one statement and so its own snapshot."""
 
 
@@ -48,7 +48,7 @@ class Runner(Reader, Protocol):
     runs_in_threads: bool
     """Bodies run in threads, where long work delays no other task of the caller's loop."""
 
-    async def write(self, body: Body[T], *, thread_id: str | None = None) -> T:
+    def write(self, body: Body[T], *, thread_id: str | None = None) -> Awaitable[T]:
         """Run ``body`` and commit; it continues after the caller is cancelled.
 
         ``thread_id`` is the thread that it writes, if it is only one: other reads of one thread
@@ -70,7 +70,7 @@ class Shared(NamedTuple):
     reader: Reader
     """Runs reads on whose answer no write depends; it may be the runner itself."""
 
-    translating: Callable[[], Translation]
+    translating: Translation
 
 
 class Translation:
@@ -104,6 +104,7 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
         audit = make_audit(options)
         super().__init__(max_state_bytes=options["max_state_bytes"])
         self._database = database
+        self._translating = Translation(database)
         database.audit = audit
         database.max_state_bytes = self.max_state_bytes
         self._runner: Runner = runner
@@ -119,10 +120,10 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
     @property
     def shared(self) -> Shared:
         """Return the objects that a store shares with this backend."""
-        return Shared(self._database, self._runner, self._reader, self._translate_errors)
+        return Shared(self._database, self._runner, self._reader, self._translating)
 
     async def _write(self, body: Callable[[Repository], T], *, thread_id: str | None = None) -> T:
-        with self._translate_errors():
+        with self._translating:
             work = make_writing(self._database, body, thread_id)
             return await self._runner.write(work, thread_id=thread_id)
 
@@ -135,7 +136,7 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
     ) -> T:
         """Run a body that belongs to no call, in a transaction of its own or of the caller's."""
         work = self._wrap(body)
-        with self._translate_errors():
+        with self._translating:
             if connection is None:
                 return await self._write_by_itself(work)
             return await run_joined(self._database, connection, work)
@@ -149,21 +150,18 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
 
     async def _read(self, body: Callable[[Repository], T], reader: Reader | None = None) -> T:
         """Run a body on one snapshot, of the runner if a write depends on its answer."""
-        with self._translate_errors():
+        with self._translating:
             return await (reader or self._reader).read(self._wrap(body))
 
     async def _query(self, body: Callable[[Repository], T], reader: Reader | None = None) -> T:
         """Run a body of one statement, on the runner if a write depends on its answer."""
-        with self._translate_errors():
+        with self._translating:
             return await (reader or self._reader).query(self._wrap(body))
 
     def _wrap(self, body: Callable[[Repository], T]) -> Body[T]:
         """Return a body of a repository as one of a connection."""
         make = self._database.make_repository
         return lambda connection: body(make(connection))
-
-    def _translate_errors(self) -> Translation:
-        return Translation(self._database)
 
     async def open(self) -> None:
         await self._read(lambda _: None, self._runner)
@@ -180,6 +178,7 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
     def _enter(self, tenant: str) -> None:
         check_tenant(tenant)
         self._database = self._database.for_tenant(tenant)
+        self._translating = Translation(self._database)
         self._owns_runner = False
 
 

@@ -219,7 +219,7 @@ class RunsQueries:
     _database: Any
     _reader: Any
     _runner: Any
-    _translate_errors: Callable[[], Any]
+    _translating: Any
     _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
     _read: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
     _write: Callable[[Callable[[Repository], T]], Awaitable[T]]

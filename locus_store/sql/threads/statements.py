@@ -20,7 +20,7 @@ from locus_store.sql.columns.types import (
     make_expiry,
     make_moment,
 )
-from locus_store.sql.schema.status import ONE_SHARD, SHARDS_SETTING
+from locus_store.sql.schema.status import ONE_SHARD, SEARCH_SETTING, SHARDS_SETTING
 from locus_store.sql.schema.tables import Tables
 from locus_store.versions.segments import RecordSegment
 
@@ -140,7 +140,7 @@ class Statements:
         is_named = sa.exists().where(
             others.c.line == t.lines.c.line, others.c.checkpoint_id == bind("checkpoint_id")
         )
-        has_index = sa.exists().where(t.settings.c.name == bind("index_setting"))
+        has_index = sa.exists().where(t.settings.c.name == SEARCH_SETTING)
         return (
             select_live_line(t)
             .join(heads, is_head(t, heads))

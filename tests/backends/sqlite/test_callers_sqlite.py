@@ -101,8 +101,8 @@ def test_sync_reads_share_a_connection_that_stays_open_unless_it_is_in_use(
     begin = SQLiteDatabase.begin_read
     meeting = threading.Barrier(2)
 
-    def note(self: SQLiteDatabase, connection: Any) -> None:
-        begin(self, connection)
+    def note(self: SQLiteDatabase, connection: Any, *driver: Any) -> None:
+        begin(self, connection, *driver)
         seen.append(connection)
         if threading.current_thread() is not threading.main_thread():
             meeting.wait(WAIT)
@@ -124,8 +124,8 @@ async def test_a_read_that_the_loops_connection_cannot_begin_is_handed_over(
 ) -> None:
     here, begin, failed = threading.get_ident(), SQLiteDatabase.begin_read, []
 
-    def fail_here(self: SQLiteDatabase, connection: Any) -> None:
-        begin(self, connection)
+    def fail_here(self: SQLiteDatabase, connection: Any, *driver: Any) -> None:
+        begin(self, connection, *driver)
         if threading.get_ident() == here:
             failed.append(connection)
             raise sqlite3.OperationalError("database is locked")
