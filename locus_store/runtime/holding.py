@@ -55,8 +55,6 @@ def release(place: Place, outer: int | None = None) -> None:
 def carry_held(make: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
     """Return a call that has the turns of this context in every other one, too."""
     held = held_here.get()
-    if not held:
-        return make
 
     async def call() -> T:
         held_here.set(held)

@@ -15,7 +15,7 @@ from weakref import finalize
 
 from locus_store.runtime.driven import DrivenLoop, EndedError
 from locus_store.runtime.forks import inherited, make_lock
-from locus_store.runtime.holding import carry_held
+from locus_store.runtime.holding import carry_held, held_here
 from locus_store.runtime.stepping import ThreadCall, is_ours, needs_no_loop, require_threads, run
 
 P = ParamSpec("P")
@@ -107,7 +107,9 @@ class Portals:
             RuntimeError: The caller runs on this loop, which cannot wait for itself; or the call
                 waits for an async one that the caller's own loop has begun.
         """
-        make = carry_held(partial(call, *args, **kwargs))
+        make: Callable[[], Awaitable[T]] = partial(call, *args, **kwargs)
+        if held_here.get():
+            make = carry_held(make)
         if self._steps:
             if self._user != os.getpid():
                 require_threads()
