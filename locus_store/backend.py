@@ -284,7 +284,8 @@ class StorageBackend(ForTenants, Closing, ABC):
         """
         check_names(thread_id, namespace, checkpoint_id)
         for name, given in (("parent_checkpoint_id", parent_id), ("writer", writer), ("run", run)):
-            check_text(name, given, optional=True)
+            if given is not None:
+                check_text(name, given)
         check_ttl(ttl_seconds)
         if claim is not None:
             require_describing(self)
@@ -292,7 +293,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         metadata = copy_json_object("metadata", metadata)
         labels = copy_json_object("labels", labels)
         reads_head = connection is None  # the caller may hold the pool's last connection
-        key = self._make_line_key(thread_id, namespace)
+        key = self.tenant, thread_id, namespace
         known, change = await self._compare(key, data, packed=packed, reads_head=reads_head)
         if known is not None and known.checkpoint_id == parent_id and not forks:
             expected = expected or Expected(made_from=known.mark, head=known.mark)
@@ -332,9 +333,6 @@ class StorageBackend(ForTenants, Closing, ABC):
             name, tree = written.checkpoint_id, change.tree
             self._known.put(key, written.mark, name, tree, change.packed_state)
         return written
-
-    def _make_line_key(self, thread_id: str, namespace: str) -> LineKey:
-        return self.tenant, thread_id, namespace
 
     async def _compare(
         self, key: LineKey, data: Mapping[str, Any], *, packed: bool, reads_head: bool
@@ -399,7 +397,7 @@ class StorageBackend(ForTenants, Closing, ABC):
     ) -> Kept | None:
         """Return what ``read_state`` does, with the state packed, as it is kept in memory."""
         check_names(thread_id, namespace, checkpoint_id)
-        key = self._make_line_key(thread_id, namespace)
+        key = self.tenant, thread_id, namespace
         known = self._known.get(key) if checkpoint_id is None else None
         kept = known.packed_state if known else None  # may be dropped while we wait
         which: dict[str, Any] = {"namespace": namespace, "with_writes": with_writes}
@@ -435,7 +433,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
     ) -> tuple[Mark, frames.DigestTree] | None:
         """Return a version's mark and digest tree, if it is the newest known one of its line."""
-        known = self._known.get(self._make_line_key(thread_id, namespace))
+        known = self._known.get((self.tenant, thread_id, namespace))
         if known is None or known.checkpoint_id != checkpoint_id:
             return None
         return known.mark, known.tree

@@ -359,7 +359,6 @@ class StorageBackendAdapter(BackendFacade[B_co], BaseCheckpointer[S], Generic[S,
 
     def _begin(self) -> None:
         self._number = next(_numbers)
-        self._storage = self.backend.storage_name, self.backend.tenant
         self._loads: OrderedDict[str, list[OneLoad]] = OrderedDict()
         self._sides: OrderedDict[str, Mark] = OrderedDict()
 
@@ -431,7 +430,7 @@ class StorageBackendAdapter(BackendFacade[B_co], BaseCheckpointer[S], Generic[S,
         run = make_thread_key(run_id) if isinstance(run_id, str) else None
         origin = self._find_origin(thread_id, carried, run)
         writer = origin.load_id if origin else None
-        with Saving(self._storage, thread_id):
+        with Saving(self.backend, thread_id):
             written = await self.backend.write_state(
                 thread_id,
                 data,
@@ -468,7 +467,7 @@ class StorageBackendAdapter(BackendFacade[B_co], BaseCheckpointer[S], Generic[S,
         was left after its first event, are waited for, at most ``PATIENCE_SECONDS``.
         """
         if isinstance(thread_id, str):  # else it is refused
-            await wait_for_saves(self._storage, thread_id)
+            await wait_for_saves(self.backend, thread_id)
         found = await self.backend.read_state(thread_id, checkpoint_id)
         if found is None:
             if checkpoint_id is None:

@@ -127,7 +127,7 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
         labels = get_labels(checkpoint_data) | make_line_labels(checkpoint_ns)
         if rebuilt:
             labels[REBUILT] = sorted(rebuilt)
-        with self.saving(thread_id, checkpoint_ns, checkpoint_id):
+        with PutInProgress(self._puts, self._known, (thread_id, namespace, checkpoint_id)):
             written = await self.backend.write_state(
                 thread_id,
                 checkpoint_data,

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final, Self, TypeAlias
 
 from locus_store.runtime.gathering import PerLoop
+from locus_store.runtime.holding import Place, make_place
 from locus_store.runtime.stepping import ThreadCall, may_block, run, wait_for_end
 
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -86,29 +87,24 @@ class Background:
             return self._waiting.pop(next(iter(self._waiting)))
 
 
-Storage: TypeAlias = tuple[str, str | None]
-"""A storage's name, and the tenant."""
-
-_Key: TypeAlias = tuple[Storage, str]
-
 PATIENCE_SECONDS: Final = 5.0
 """A load waits so long for a save: that one may wait for a transaction of the load's caller."""
 
-_saves: Final[PerLoop[dict[_Key, set[asyncio.Future[None]]]]] = PerLoop(dict)
+_saves: Final[PerLoop[dict[Place, set[asyncio.Future[None]]]]] = PerLoop(dict)
 
 
 class Saving:
-    """A block that saves a thread."""
+    """A block that saves a thread, or a part of one."""
 
-    __slots__ = ("_all", "_ended", "_key")
+    __slots__ = ("_all", "_backend", "_ended", "_key", "_name")
 
-    def __init__(self, storage: Storage, thread_id: str) -> None:
-        self._key = storage, thread_id
+    def __init__(self, backend: Any, name: str) -> None:
+        self._backend, self._name = backend, name
 
     def __enter__(self) -> Self:
         if may_block():
             return self
-        self._all = _saves.get()
+        self._all, self._key = _saves.get(), make_place(self._backend, self._name)
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._all.setdefault(self._key, set()).add(self._ended)
         return self
@@ -124,8 +120,8 @@ class Saving:
             del self._all[self._key]
 
 
-async def wait_for_saves(storage: Storage, thread_id: str) -> None:
-    """Wait for the saves of a thread that this event loop has begun.
+async def wait_for_saves(backend: Any, name: str) -> None:
+    """Wait for the saves of a thread, or a part of one, that this event loop has begun.
 
     An asynchronous generator that was abandoned, such as an agent's run after its first event, is
     closed two steps of the loop later, and saves then. Sync calls have no such generators.
@@ -134,7 +130,7 @@ async def wait_for_saves(storage: Storage, thread_id: str) -> None:
         return
     for _ in range(2):
         await asyncio.sleep(0)
-    if under_way := _saves.get().get((storage, thread_id)):
+    if under_way := _saves.get().get(make_place(backend, name)):
         await asyncio.wait(under_way, timeout=PATIENCE_SECONDS)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.types import PendingWrite
-from locus_store.values.canonical import canonicalize_object
+from locus_store.values.canonical import canonicalize
 from locus_store.values.encoding import MAX_INT
 from locus_store.values.surrogates import SURROGATE
 
@@ -100,7 +100,8 @@ def check_names(thread_id: object, namespace: object, *checkpoint_ids: object) -
     check_text("thread_id", thread_id)
     check_text("namespace", namespace, minimum=0)
     for checkpoint_id in checkpoint_ids:
-        check_text("checkpoint_id", checkpoint_id, optional=True)
+        if checkpoint_id is not None:
+            check_text("checkpoint_id", checkpoint_id)
 
 
 def check_writes(writes: Sequence[PendingWrite]) -> None:
@@ -212,7 +213,9 @@ def check_keep_last(keep_last: int | None) -> int | None:
 
 def check_ttl(ttl_seconds: float | None) -> float | None:
     """Return the option; refuse one that is not valid."""
-    return check_number("ttl_seconds", ttl_seconds, maximum=MAX_TTL_SECONDS, optional=True)
+    if ttl_seconds is not None:
+        check_number("ttl_seconds", ttl_seconds, maximum=MAX_TTL_SECONDS)
+    return ttl_seconds
 
 
 def check_list(name: str, values: object) -> list[Any]:
@@ -231,7 +234,8 @@ def check_mapping(name: str, value: Any, *fields: str) -> Mapping[str, Any]:
     if type(value) is not dict and not isinstance(value, Mapping):
         raise InvalidArgumentError(f"{name} must be a dict, not {type(value).__name__}")
     for field in fields:
-        check_mapping(f"{name}[{field!r}]", value.get(field))
+        if type(found := value.get(field)) is not dict:
+            check_mapping(f"{name}[{field!r}]", found)
     return value
 
 
@@ -243,9 +247,9 @@ def copy_json_object(name: str, value: Mapping[str, Any] | None) -> dict[str, An
     """
     if value is None or (type(value) is dict and not value):
         return {}
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise SerializationError(f"{name} must be a JSON object, not {type(value).__name__}")
-    return canonicalize_object(value, name)
+    return canonicalize(dict(value), name)  # type: ignore[return-value]  # of a dict
 
 
 KEYWORDS: Final = re.compile(r"\s*\w+\s*=")

@@ -71,7 +71,7 @@ def encode_canonical_json(value: object, path: str) -> bytes:
 
 def canonicalize_object(value: Mapping[str, object], path: str) -> dict[str, Json]:
     """Return ``canonicalize`` of any mapping."""
-    return cast("dict[str, Json]", canonicalize(dict(value), path))
+    return canonicalize(dict(value), path)  # type: ignore[return-value]  # of a dict
 
 
 def canonicalize_state(state: object) -> dict[str, Json]:
@@ -85,7 +85,7 @@ def canonicalize_state(state: object) -> dict[str, Json]:
 
 def require_object(state: object) -> Mapping[str, object]:
     """Return a state; raise ``SerializationError`` unless it is a mapping."""
-    if isinstance(state, Mapping):
+    if type(state) is dict or isinstance(state, Mapping):
         return state
     message = f"a state is a JSON object (a dict), not {type(state).__name__}"
     raise SerializationError(f"{message}; put the value under a key")

@@ -26,7 +26,6 @@ from locus_store.types.arguments import (
     check_mapping,
     check_number,
     check_text,
-    check_ttl,
 )
 from locus_store.values.filters import holds
 from locus_store.values.frames import Folder
@@ -361,15 +360,6 @@ class CheckpointLists:
 
 
 _KNOWN: Final = ("default_ttl", "refresh_on_read")
-
-
-def get_ttl(config: RunnableConfig) -> float | None:
-    """Return the seconds from its last checkpoint to its expiry that a run gives its thread.
-
-    Raises:
-        InvalidArgumentError: It is not a time.
-    """
-    return check_ttl(config["configurable"].get("ttl_seconds"))
 
 
 def make_ttl_options(ttl: Mapping[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:

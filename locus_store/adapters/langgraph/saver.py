@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Final, Self, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
@@ -21,7 +22,6 @@ from locus_store.adapters.langgraph.listing import (
     CheckpointLists,
     DeltaHistories,
     Maker,
-    get_ttl,
     make_ttl_options,
 )
 from locus_store.adapters.langgraph.loads import (
@@ -38,7 +38,7 @@ from locus_store.adapters.langgraph.values import ChannelValues, report_value
 from locus_store.backend import FullBackend, StorageBackend, needs
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
-from locus_store.runtime.background import Saving, Storage, wait_for_saves
+from locus_store.runtime.background import Saving, wait_for_saves
 from locus_store.runtime.portals import Portals, SyncLife, make_sync_wrapper
 from locus_store.runtime.recent import Recent
 from locus_store.saver import (
@@ -173,10 +173,6 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         """Close what was opened; idempotent, and the saver may be used again afterwards."""
         await self.saver.close()
 
-    def _name_line(self, thread_id: str, checkpoint_ns: str) -> tuple[Storage, str]:
-        """Return what names the saves of a namespace, of all objects of this event loop."""
-        return (self.backend.storage_name, self.backend.tenant), f"{thread_id}\0{checkpoint_ns}"
-
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that ``config`` names, or the newest; ``None`` where there is none.
 
@@ -188,7 +184,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             IntegrityError: The stored bytes do not give what was saved.
         """
         thread_id, checkpoint_ns, checkpoint_id = parse_config(config)
-        await wait_for_saves(*self._name_line(thread_id, checkpoint_ns))
+        await wait_for_saves(self.saver.backend, f"{thread_id}\0{checkpoint_ns}")
         found = await self.saver.backend.read_kept(
             thread_id, checkpoint_id, namespace=make_line_name(checkpoint_ns), with_writes=True
         )
@@ -251,8 +247,8 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         check_mapping("metadata", metadata)
         check_mapping("new_versions", new_versions)
         check_mapping("checkpoint", checkpoint, "channel_versions", "channel_values")
-        versions = checkpoint["channel_versions"]
-        unchanged = self._values.find_unchanged(line, parent, versions, new_versions)
+        versions, values = checkpoint["channel_versions"], self._values
+        unchanged = values.find_unchanged(line, parent, versions, new_versions)
         fields: Mapping[str, Any] = get_serializable_checkpoint_metadata(config, metadata)
         counters = fields.get(_COUNTERS) or {}
         rebuilt = [it for it in counters if it in versions.keys() - checkpoint["channel_values"]]
@@ -260,15 +256,16 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             "thread_id": thread_id,
             "checkpoint_id": check_text("checkpoint['id']", checkpoint.get("id")),
             "checkpoint_ns": checkpoint_ns,
-            "checkpoint_data": self._values.make_state(checkpoint, line, unchanged),
-            "metadata": self._values.convert_metadata(fields),
+            "checkpoint_data": values.make_state(checkpoint, line, unchanged),
+            "metadata": values.convert_metadata(fields),
             "packed": True,
             "rebuilt": rebuilt,
-            "keep_last": self._count_kept(counters[it] for it in rebuilt),
-            "ttl_seconds": get_ttl(config),
+            "keep_last": self._count_kept(counters[it] for it in rebuilt) if rebuilt else None,
+            "ttl_seconds": config["configurable"].get("ttl_seconds"),
         }
-        saving = self.saver.saving(thread_id, checkpoint_ns, save["checkpoint_id"])
-        with Saving(*self._name_line(thread_id, checkpoint_ns)), saving:
+        where = thread_id, checkpoint_ns, save["checkpoint_id"]
+        saving = self.saver.saving(*where) if checkpoint_ns else nullcontext()  # it is not repeated
+        with Saving(self.saver.backend, f"{thread_id}\0{checkpoint_ns}"), saving:
             try:
                 given = self._given.find(parent)
                 name = await self.saver.put(
@@ -279,7 +276,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
                     raise
                 name = await self.saver.put(**save, **fork_of(parent))
         state, trusts = save["checkpoint_data"], self.trust_new_versions
-        self._values.note_put(line, name, versions, state, only_joins=not trusts)
+        values.note_put(line, name, versions, state, only_joins=not trusts)
         place = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": name}
         return {"configurable": place}
 
@@ -334,13 +331,13 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             "task_id": task_id,
             "task_path": task_path,
             "packed": True,
-            "ttl_seconds": get_ttl(config),
+            "ttl_seconds": config["configurable"].get("ttl_seconds"),
             "writes": [
                 (name, self._values.store(report_value(name, value), f"channel {name!r}"))
                 for name, value in writes
             ],
         }
-        with Saving(*self._name_line(thread_id, checkpoint_ns)):
+        with Saving(self.saver.backend, f"{thread_id}\0{checkpoint_ns}"):
             if load is None or checkpoint_ns:
                 await self.saver.put_writes(**save)
                 return
