@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hasha
 from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.holding import Place, make_place
@@ -101,13 +101,12 @@ class Saving:
     def __init__(self, backend: Any, name: str) -> None:
         self._backend, self._name = backend, name
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> None:
         if may_block():
-            return self
+            return
         self._all, self._key = _saves.get(), make_place(self._backend, self._name)
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._all.setdefault(self._key, set()).add(self._ended)
-        return self
 
     def __exit__(self, *_: object) -> None:
         if may_block():

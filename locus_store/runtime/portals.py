@@ -107,9 +107,8 @@ class Portals:
             RuntimeError: The caller runs on this loop, which cannot wait for itself; or the call
                 waits for an async one that the caller's own loop has begun.
         """
-        make: Callable[[], Awaitable[T]] = partial(call, *args, **kwargs)
-        if held_here.get():
-            make = carry_held(make)
+        call = partial(call, *args, **kwargs)
+        make = carry_held(call) if held_here.get() else call
         if self._steps:
             if self._user != os.getpid():
                 require_threads()

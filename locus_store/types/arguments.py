@@ -159,7 +159,7 @@ def check_number(
     Raises:
         InvalidArgumentError: It is neither ``int`` nor ``float``, or not in the bounds.
     """
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
     given: Any = number if is_number else nan
     is_enough = given > 0 if minimum is None else given >= minimum
     if not (optional and number is None) and not (is_enough and given <= maximum):
@@ -220,7 +220,7 @@ def check_ttl(ttl_seconds: float | None) -> float | None:
 
 def check_list(name: str, values: object) -> list[Any]:
     """Return an argument as a list; refuse a string, and what is not iterable."""
-    if isinstance(values, str) or not isinstance(values, Iterable):
+    if type(values) is not list and (isinstance(values, str) or not isinstance(values, Iterable)):
         raise InvalidArgumentError(f"{name} must be a list, not {type(values).__name__}")
     return list(values)
 

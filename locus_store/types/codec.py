@@ -122,6 +122,6 @@ def get_labels(data: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(user_id := data.get("user_id", inner.get("user_id")), str):
         labels["user_id"] = user_id
     tags = data.get("tags", inner.get("tags"))
-    if isinstance(tags, list | tuple) and all(isinstance(tag, str) for tag in tags):
+    if isinstance(tags, (list, tuple)) and all(isinstance(tag, str) for tag in tags):
         labels["tags"] = list(tags)
     return labels

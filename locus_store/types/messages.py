@@ -459,7 +459,7 @@ def decode_content(
 
 def log_name(name: object, argument: str = "after") -> LogName:
     """Return the name of a log; refuse what is none."""
-    if not isinstance(name, tuple | list) or len(name) != 2:  # noqa: PLR2004  (a pair)
+    if not isinstance(name, (tuple, list)) or len(name) != 2:  # noqa: PLR2004  (a pair)
         raise InvalidArgumentError(f"{argument} must be a thread and a namespace, not {name!r:.80}")
     thread_id, namespace = name
     check_names(thread_id, namespace)

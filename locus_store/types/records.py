@@ -338,7 +338,7 @@ class Snapshot:
     """``False``: ``values.surrogates.restore`` would change nothing in the state."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Kept:
     """A version with its packed state, as it is kept in memory."""
 

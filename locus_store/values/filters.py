@@ -70,7 +70,7 @@ def _matches(candidate: Any, value: Any) -> bool:
         return True
     if not isinstance(candidate, list):
         return False
-    wanted = value if isinstance(value, list | tuple) else [value]
+    wanted = value if isinstance(value, (list, tuple)) else [value]
     return all(any(_is_equal(item, it) for item in candidate) for it in wanted)
 
 
@@ -92,8 +92,8 @@ def _contains(candidate: Any, part: Any) -> bool:
         return isinstance(candidate, Mapping) and all(
             key in candidate and _contains(candidate[key], item) for key, item in part.items()
         )
-    if isinstance(part, list | tuple):
-        return isinstance(candidate, list | tuple) and all(
+    if isinstance(part, (list, tuple)):
+        return isinstance(candidate, (list, tuple)) and all(
             any(_contains(item, element) for item in candidate) for element in part
         )
     if isinstance(candidate, str) and isinstance(part, str):
@@ -105,7 +105,7 @@ def _is_equal(one: Any, other: Any) -> bool:
     """Return whether two JSON values are equal: numbers by value, and ``true`` is not 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
-    if isinstance(one, list) and isinstance(other, list | tuple):
+    if isinstance(one, list) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(_is_equal, one, other))
     if isinstance(one, dict) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_is_equal(one[key], other[key]) for key in one)
@@ -115,7 +115,7 @@ def _is_equal(one: Any, other: Any) -> bool:
 
 
 def _are_numbers(one: Any, other: Any) -> bool:
-    return isinstance(one, int | float) and isinstance(other, int | float)
+    return isinstance(one, (int, float)) and isinstance(other, (int, float))
 
 
 class Clause(NamedTuple):
@@ -222,7 +222,7 @@ def _check_operand(operator: str, operand: Any) -> None:
         raise InvalidArgumentError(f"filter: $in takes a list, not {operand!r}")
     if operator == "$exists" and not isinstance(operand, bool):
         raise InvalidArgumentError(f"filter: $exists takes True or False, not {operand!r}")
-    is_ordered = isinstance(operand, str | int | float) and not isinstance(operand, bool)
+    is_ordered = isinstance(operand, (str, int, float)) and not isinstance(operand, bool)
     if operator in _ORDERS and not is_ordered:
         raise InvalidArgumentError(f"filter: {operator} needs a number or string, not {operand!r}")
 

@@ -154,7 +154,7 @@ class Readable(NamedTuple):
                     yield from _iterate_values(_parse_text(part))
                 elif key in self.said:
                     yield from self._iterate_texts(part)
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, (list, tuple)):
             for part in value:
                 yield from self._iterate_texts(part)
 
@@ -178,7 +178,7 @@ def _parse_text(value: Any) -> Any:
 def _iterate_values(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
         yield str(value)
     elif isinstance(value, Mapping):
         kind = value.get("type")
@@ -188,6 +188,6 @@ def _iterate_values(value: Any) -> Iterator[str]:
             is_hidden = is_file and (key in _FORMATS or key in _CONTENTS)
             if not is_hidden and (key in _READ or not is_block):
                 yield from _iterate_values(part)
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, (list, tuple)):
         for part in value:
             yield from _iterate_values(part)

@@ -199,7 +199,7 @@ def archive_record(record: Record, payload: bytes, created_at: datetime) -> Arch
     return ArchivedRecord(**values, payload=payload, created_at=created_at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # frozen, it would take twice as long to create
 class PutWrites:
     """Pending writes to store; valid, and never changed. See ``StoresWrites.put_writes``."""
 
@@ -236,7 +236,7 @@ def put_writes(lines: Lines, line: Line, put: PutWrites) -> bool:
         ConflictError: Before anything was written.
     """
     checkpoint_id, writes = put.checkpoint_id, put.writes
-    is_framed = any(it.basis is not None for it in writes)
+    is_framed = bool({it.basis for it in writes} - {None})
     is_needed = put.must_exist == "checkpoint"
     record = lines.named(line, checkpoint_id) if is_needed or is_framed else None
     if is_needed and record is None:

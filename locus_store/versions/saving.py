@@ -408,11 +408,11 @@ def make_append(save: Save, store: str) -> Append | None:
         expected = None  # a state from another database says nothing of this one
     if expected is None and save.parent_id is not None:
         return None
-    if expected is not None and expected.made_from != expected.head:
+    origin, head = (expected.made_from, expected.head) if expected else (None, None)
+    if origin is not head and origin != head:
         return None
     if save.is_root and (save.basis is not None or expected is not None):
         return None
-    head = expected.head if expected else None
     known = save.basis if save.basis and save.basis.store == store else None
     lines = {it.line for it in (known, head) if it is not None}
     if len(lines) > 1:

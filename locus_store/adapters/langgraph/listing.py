@@ -304,7 +304,7 @@ class CheckpointLists:
     def _iterate_hints(self, criteria: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield the equalities of a filter that hold for the stored metadata too."""
         for name, value in criteria.items():
-            is_plain = isinstance(value, bool | str) or type(value) is int
+            is_plain = isinstance(value, (bool, str)) or type(value) is int
             is_key = bool(name) and "." not in name
             if is_key and is_plain and (isinstance(value, str) or abs(value) < _EXACT):
                 stored = self.values.convert_metadata({name: value})[name]

@@ -120,7 +120,7 @@ def format_thread_id(value: object) -> str:
         InvalidArgumentError: It is anything else, ``None`` or an empty text among them: as text,
             ``None`` of one user would be the thread of all others that have none.
     """
-    if isinstance(value, str | int | UUID) and value != "" and not isinstance(value, bool):
+    if isinstance(value, (str, int, UUID)) and value != "" and not isinstance(value, bool):
         return str(value)
     raise InvalidArgumentError(
         f"thread_id must be a non-empty str, an int or a UUID, not {value!r}; give the graph "

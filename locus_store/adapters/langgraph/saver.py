@@ -321,7 +321,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         check_text("the checkpoint_id in a config of writes", checkpoint_id)
         check_text("task_id", task_id)
         writes = check_pairs(writes)
-        given = self._given.find(checkpoint_id)
+        given, store = self._given.find(checkpoint_id), self._values.store
         load = given.load if given else None
         keys = {(task_id, SPECIAL_CHANNELS.get(it, at)) for at, (it, _) in enumerate(writes)}
         save: dict[str, Any] = {
@@ -333,7 +333,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             "packed": True,
             "ttl_seconds": config["configurable"].get("ttl_seconds"),
             "writes": [
-                (name, self._values.store(report_value(name, value), f"channel {name!r}"))
+                (name, store(report_value(name, value), f"channel {name!r}"))
                 for name, value in writes
             ],
         }
@@ -462,7 +462,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         It is a string, as in LangGraph's own savers, so that their threads can continue here; a
         number if ``current`` is one.
         """
-        is_number = isinstance(current, int | float)
+        is_number = isinstance(current, (int, float))
         try:
             number = int(current if is_number else str(current or 0).partition(".")[0]) + 1
         except (ValueError, OverflowError) as exc:

@@ -102,7 +102,7 @@ class ExactSerializer(JsonPlusSerializer):
             SerializationError: It, or an object in it, cannot be stored; names the class.
             TypeError: There is no form for it.
         """
-        if obj is None or isinstance(obj, bytes | bytearray):
+        if obj is None or isinstance(obj, (bytes, bytearray)):
             return super().dumps_typed(obj)
         return "msgpack", pack(obj, self)
 
@@ -145,7 +145,7 @@ class ExactSerializer(JsonPlusSerializer):
         """
         cls = type(obj)
         is_plain = name_of(cls) in SAFE_MSGPACK_TYPES or cls is re.Pattern
-        if isinstance(obj, BaseException | date | time | timedelta) and not is_plain:
+        if isinstance(obj, (BaseException, date, time, timedelta)) and not is_plain:
             raise _make_unstorable_error(cls)
         try:
             made: Any = unpack(super().dumps_typed(obj)[1])

@@ -64,16 +64,17 @@ def store_elements(
 def is_plain(value: Any) -> bool:
     """Return whether a value is a scalar that represents itself."""
     kind = type(value)
-    if kind is str and value.isascii():
+    if (kind is str and value.isascii()) or (kind is int and MIN_INT <= value <= MAX_INT):
         return True
     return value is None or kind is bool or (kind in _SCALARS and are_plain([value]))
 
 
 def are_plain(items: list[Any]) -> bool:
     """Return whether a list contains only scalars that represent themselves."""
-    if not set(map(type, items)) <= _SCALARS:
+    kinds = set(map(type, items))
+    if not kinds <= _SCALARS:
         return False
-    texts = [it for it in items if type(it) is str]
+    texts = items if kinds == _TEXT else [it for it in items if type(it) is str]
     numbers = [it for it in items if type(it) is not str and it is not None]
     try:
         "".join(texts).encode()
@@ -134,3 +135,4 @@ def convert_members(kind: str, data: bytes) -> dict[str, Any]:
 
 
 _SCALARS: Final = {str, int, float, bool, type(None)}
+_TEXT: Final = {str}

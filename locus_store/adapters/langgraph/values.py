@@ -186,7 +186,8 @@ class ChannelValues:
     def restore_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metadata of ``convert_metadata``."""
         if self._is_langgraphs and has_no_tag(encoded := encode_canonical(dict(metadata))):
-            return restore(decode_canonical(encoded))
+            found: dict[str, Any] = decode_canonical(encoded)
+            return restore(found) if may_be_escaped(encoded) else found
         return restore({name: self.read(it) for name, it in metadata.items()})
 
     def make_state(
@@ -410,9 +411,9 @@ def _simplify_value(value: Any) -> Any:
 
     JSON has them so, and a filter finds them.
     """
-    if isinstance(value, str | int | float):
+    if isinstance(value, (str, int, float)):
         return value if type(value) in SCALARS else _convert_scalar(value)
-    if isinstance(value, tuple | list):
+    if isinstance(value, (tuple, list)):
         return [_simplify_value(it) for it in value]
     if isinstance(value, dict):
         return {_simplify_value(key): _simplify_value(it) for key, it in value.items()}

@@ -188,13 +188,11 @@ class _OpenDatabase:
         self.is_closed = False
         self._identity: object = None
         self._peeking = threading.Lock()
-        """Guards the next one."""
+        """Guards the next two."""
 
         self._peeker: Connection | None = None
-        """The connection of ``read_at_once``, which never waits for the database."""
-
         self._driver: Any = None
-        """The driver's connection of that one."""
+        """The connection of ``read_at_once``, which never waits for the database; the driver's."""
 
         self.writer = SQLiteWriter(writes, database, self._release_readers)
 

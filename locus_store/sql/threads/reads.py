@@ -274,10 +274,10 @@ class Reads(RowAccess):
         row = self._fetch_version(thread_id, namespace, None)
         if row is None:
             return None
-        line, *fields, _, _, head, digest = row
-        if mark != Mark(self.store, line, head, digest):
+        line, pending_writes = row[0], None
+        version = self.make_version(thread_id, namespace, line, row[1:-4])
+        if version.mark != mark:
             return None
-        version, pending_writes = self.make_version(thread_id, namespace, line, tuple(fields)), None
         if writes:
             size = pending.measure_writes(self, line, version.checkpoint_id)
             if size > MOST_CONFIRMED:

@@ -405,7 +405,8 @@ def compile_other(
 
 def compile_form(sql: Statements, make: Callable[..., Any], *form: Hashable) -> Compiled:
     """Return the statement that ``make`` returns for the tables and a form, compiled once."""
-    return compile_other(sql, (make, form), partial(make, sql.tables, *form))
+    found = sql.others.get((make, form))
+    return found or compile_other(sql, (make, form), partial(make, sql.tables, *form))
 
 
 def is_live(tables: Tables) -> sa.ColumnElement[bool]:
