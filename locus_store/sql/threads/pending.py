@@ -11,7 +11,6 @@ from sqlalchemy import RowMapping
 from sqlalchemy.types import TypeEngine
 
 from locus_store import versions
-from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.statements import WRITE, RowAccess
 from locus_store.types import PendingWrite
 from locus_store.versions.archives import add_checksum, verify_checksum
@@ -42,19 +41,6 @@ def read_writes(repo: RowAccess, line: int, checkpoint_id: str) -> list[PendingW
     key = {"line": line, "checkpoint_id": checkpoint_id}
     found = repo.sql.writes.fetch_rows(repo.connection, key)
     return [*map(write_of, found)]
-
-
-def measure_writes(reads: RowAccess, line: int, checkpoint_id: str) -> int:
-    """Return the bytes of the payloads of a checkpoint's writes."""
-    [(size,)] = reads.ask(_select_size, line=line, checkpoint_id=checkpoint_id)
-    return int(size)
-
-
-def _select_size(t: Tables) -> sa.Select[Any]:
-    c = t.writes.c
-    name = sa.bindparam("checkpoint_id", type_=c.checkpoint_id.type)
-    is_its = c.line == sa.bindparam("line"), c.checkpoint_id == name
-    return sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(c.payload)), 0)).where(*is_its)
 
 
 def group_by_checkpoint(

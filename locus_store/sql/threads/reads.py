@@ -25,6 +25,7 @@ from locus_store.sql.threads.version_queries import (
     select_below,
     select_line_beside,
     select_lone_version,
+    select_measured_head,
     select_newest,
 )
 from locus_store.types import Head, Mark, PendingWrite, Stored, Version
@@ -271,17 +272,15 @@ class Reads(RowAccess):
 
     def confirm(self, thread_id: str, namespace: str, mark: Mark, *, writes: bool) -> Stored | None:
         """Return the version of a mark, if it is the head and has few pending writes."""
-        row = self._fetch_version(thread_id, namespace, None)
-        if row is None:
+        key = {"tenant": self.tenant, "thread_id": thread_id, "namespace": namespace}
+        rows = self.ask(select_measured_head, **key)
+        if not rows:
             return None
-        line, pending_writes = row[0], None
-        version = self.make_version(thread_id, namespace, line, row[1:-4])
-        if version.mark != mark:
+        line, *fields, _, _, _, _, size = rows[0]
+        version, pending_writes = self.make_version(thread_id, namespace, line, tuple(fields)), None
+        if version.mark != mark or (writes and size > MOST_CONFIRMED):
             return None
         if writes:
-            size = pending.measure_writes(self, line, version.checkpoint_id)
-            if size > MOST_CONFIRMED:
-                return None
             pending_writes = self.read_writes(line, version.checkpoint_id) if size else []
         return Stored(version=version, head=mark, payloads=[], basis=mark, writes=pending_writes)
 

@@ -106,6 +106,14 @@ def select_lone_version(t: Tables, which: Which) -> sa.Select[Any]:
     )
 
 
+def select_measured_head(t: Tables) -> sa.Select[Any]:
+    """Return ``select_lone_version`` of the head, before the bytes of its pending writes."""
+    c, mine = t.writes.c, t.checkpoints.c
+    is_its = c.line == mine.line, c.checkpoint_id == mine.checkpoint_id
+    size = sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(c.payload)), 0)).where(*is_its)
+    return select_lone_version(t, "head").add_columns(size.correlate(t.checkpoints).label("size"))
+
+
 def select_line_beside(t: Tables) -> sa.Select[Any]:
     """Return ``select_live_line``, and a checkpoint's record and whether it has writes."""
     its = [
