@@ -168,7 +168,7 @@ def _unpack_mark(raw: bytes) -> Mark | None:
 def has_mark(data: Mapping[str, Any]) -> bool:
     """Return whether the metadata of a plain state has a mark, or any value under its key."""
     metadata = data.get("metadata")
-    return bool(metadata) and isinstance(metadata, Mapping) and MARK_KEY in metadata
+    return metadata is not None and isinstance(metadata, Mapping) and MARK_KEY in metadata
 
 
 def refuse_mark(data: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool
 
 from locus_store.backends.sqlite.dialect import SQLiteDatabase
-from locus_store.backends.sqlite.writer import SQLiteWriter, StoppedError
+from locus_store.backends.sqlite.writer import SQLiteWriter, StoppedError, find_driver
 from locus_store.errors import BackendError, InvalidArgumentError
 from locus_store.runtime import loops, observe
 from locus_store.runtime.forks import inherited
@@ -192,7 +192,7 @@ class _OpenDatabase:
 
         self._peeker: Connection | None = None
         self._driver: Any = None
-        """The connection of ``read_at_once``, which never waits for the database; the driver's."""
+        """The connection of ``read_at_once``, which never waits, and its ``find_driver``."""
 
         self.writer = SQLiteWriter(writes, database, self._release_readers)
 
@@ -258,13 +258,14 @@ class _OpenDatabase:
                 return None
             if self._peeker is None:
                 self._peeker = self._writes.connect()
-                self._driver = self._peeker.connection.driver_connection
-                self._driver.execute("PRAGMA busy_timeout=0")
+                self._peeker.connection.cursor().execute("PRAGMA busy_timeout=0")
+                self._driver = find_driver(self._peeker)
             self._database.begin_read(self._peeker, self._driver)
             try:
                 return (body(self._peeker),)
-            finally:  # SQLAlchemy's transaction began with the first statement that it sent
-                (self._peeker if self._peeker.in_transaction() else self._driver).rollback()
+            finally:
+                is_sqlalchemys = self._driver is None or self._peeker.in_transaction()
+                (self._peeker if is_sqlalchemys else self._driver).rollback()
         except self._database.driver_errors:  # such as a lock
             self._drop_peeker()
             return None

@@ -270,9 +270,7 @@ class SQLiteWriter:
             connection.close()
             raise
         self._connection, self._identity = connection, self._database.identify()
-        handlers = connection.dispatch
-        is_handled = handlers.begin or handlers.commit or handlers.rollback
-        self._driver = None if is_handled else connection.connection.driver_connection
+        self._driver = find_driver(connection)
         observe.report_opened(self._database)
         return connection
 
@@ -281,6 +279,13 @@ class SQLiteWriter:
         if connection is not None:
             connection.close()
             observe.report_closed(self._database)
+
+
+def find_driver(connection: Connection) -> Any:
+    """Return the driver's connection; ``None``: the engine's owner handles its transactions."""
+    handlers = connection.dispatch
+    is_handled = handlers.begin or handlers.commit or handlers.rollback
+    return None if is_handled else connection.connection.driver_connection
 
 
 def _attempt(connection: Connection, body: Body[Any] | None) -> _Answer:

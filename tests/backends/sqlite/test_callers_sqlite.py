@@ -14,6 +14,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlalchemy as sa
 
 from locus_store import BackendError, SQLiteBackend, blocking, open_checkpointer
 from locus_store.backends.sqlite.dialect import SQLiteDatabase
@@ -116,6 +117,25 @@ def test_sync_reads_share_a_connection_that_stays_open_unless_it_is_in_use(
     with ThreadPoolExecutor(2) as pool:
         assert [*pool.map(checkpointer.load, "tt")] == [{"n": 1}] * 2
     assert len({*map(id, seen[-2:])}) == 2
+
+
+def test_a_handler_of_all_engines_begins_each_read_that_stays_open(url: str) -> None:
+    begun: list[Any] = []
+
+    def begin(connection: sa.Connection) -> None:
+        begun.append(connection.exec_driver_sql("BEGIN"))
+
+    sa.event.listen(sa.Engine, "begin", begin)
+    try:
+        with blocking.open_checkpointer(url, state_type=dict) as opened:
+            opened.save({"n": 1}, "t")
+            opened.load("t")
+            begun.clear()
+            assert [opened.load("t") for _ in range(3)] == [{"n": 1}] * 3
+            assert opened.list_threads() == ["t"]
+    finally:
+        sa.event.remove(sa.Engine, "begin", begin)
+    assert len(begun) == 4
 
 
 @pytest.mark.anyio
