@@ -261,7 +261,7 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
         known = self.backend.known_version(thread_id, checkpoint_id, namespace=namespace)
         pending = partial(_pack_write, task, max_bytes=self.backend.max_state_bytes, packed=packed)
         made = [pending(it, *write, basis=known) for it, write in enumerate(writes)]
-        mark = known[0] if known and any(it.basis is not None for it in made) else None
+        mark = known[0] if known and {it.basis for it in made} != {None} else None
         store = partial(
             needs(self.backend, StoresThreads).put_writes,
             *(thread_id, checkpoint_id),
