@@ -264,7 +264,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             "ttl_seconds": config["configurable"].get("ttl_seconds"),
         }
         where = thread_id, checkpoint_ns, save["checkpoint_id"]
-        saving = self.saver.saving(*where) if checkpoint_ns else nullcontext()  # it is not repeated
+        saving = self.saver.saving(*where) if checkpoint_ns else nullcontext()  # not repeated
         with Saving(self.saver.backend, f"{thread_id}\0{checkpoint_ns}"), saving:
             try:
                 given = self._given.find(parent)
