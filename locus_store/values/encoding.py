@@ -154,14 +154,22 @@ def require_json(encoding: bytes, surrounding: int) -> None:
         encoding: The encoding.
         surrounding: The number of objects and lists that contain the value.
     """
-    marks = encoding.translate(None, _PLAIN_BYTES)
-    if len(marks) <= MAX_DEPTH - surrounding and not marks.strip(_HEADS_OF_CONTAINERS):
+    if is_plain(encoding, surrounding):
         return
     if may_hold_binary(encoding) or (_FLOAT in encoding and _MAY_BE_INFINITE.search(encoding)):
         plain = orjson.loads(orjson.dumps(decode_canonical(encoding)))  # NaN becomes null
         if encode_canonical(plain) != encoding:
             raise ValueError("not exactly JSON")
     require_levels(encoding, surrounding)
+
+
+def is_plain(encoding: bytes, surrounding: int) -> bool:
+    """Return whether one look at an encoding shows that it is JSON, not nested too deeply.
+
+    Letters beyond ASCII, floats and large numbers may hide it.
+    """
+    marks = encoding.translate(None, _PLAIN_BYTES)
+    return len(marks) <= MAX_DEPTH - surrounding and not marks.strip(_HEADS_OF_CONTAINERS)
 
 
 def may_hold_binary(encoding: bytes) -> bool:

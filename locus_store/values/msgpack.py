@@ -183,7 +183,7 @@ def freeze(value: Any, levels: int = _MAX_LEVELS) -> Any:
     if isinstance(value, TypedForm):
         held = [freeze(it, levels - 2) for it in (value.tag, *value.held)]
         return _make_tagged("x", levels, c=FORM, v=held)
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [it if type(it) in _SIMPLE else freeze(it, levels - 1) for it in value]
     if isinstance(value, dict):
         return _freeze_dict(value, levels)

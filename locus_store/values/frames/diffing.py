@@ -208,7 +208,7 @@ def _splice(gaps: list[Gap], select: _Select, path: Path, frame: Frame, patch: _
 
 def _patch(old: Json, new: Json, path: Path, limit: int) -> Frame | None:
     """Return the edit of one element if it is smaller than the element."""
-    if type(old) is not type(new) or not isinstance(new, dict | list | str):
+    if type(old) is not type(new) or not isinstance(new, (dict, list, str)):
         return None
     if len(path) > _PATCH_LEVELS:
         return None

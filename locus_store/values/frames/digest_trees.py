@@ -20,8 +20,8 @@ from locus_store.values.encoding import (
     digest,
     encode_canonical,
     is_list_encoding,
+    is_plain,
     make_object_head,
-    may_hold_binary,
     require_json,
     require_levels,
 )
@@ -237,10 +237,6 @@ def build_object_by_entries(
             size += child.size
             weight += child.weight - child.size
             has_msgpack |= child.has_msgpack
-        elif type(was) is bytes and encode_canonical(item) == was:
-            child = was
-            size += len(was)
-            has_msgpack |= type(item) is bytes
         else:
             child = _build_scalar(item, was)
             size += len(child) if isinstance(child, bytes) else child.size
@@ -261,7 +257,7 @@ def build_object_by_entries(
 def _build_nested(
     value: object, before: Node | None, depth: int, *, is_json: bool, edits: Edits, keeps: bool
 ) -> SmallNode | ObjectNode | ArrayNode:
-    if edits is _NO_EDITS and isinstance(before, SmallNode | ObjectNode | ArrayNode):
+    if edits is _NO_EDITS and isinstance(before, (SmallNode, ObjectNode, ArrayNode)):
         return before
     if type(value) is not dict:
         items = cast("list[object]", value)
@@ -329,6 +325,8 @@ def _build_scalar(value: object, before: Node | None) -> bytes | TextNode:
     if type(before) is TextNode and value == before.text and type(value) is str:
         return before
     raw = encode_canonical(value)
+    if type(before) is bytes and raw == before:
+        return before
     if type(value) is bytes:
         return raw
     if type(value) is not str:
@@ -348,9 +346,11 @@ def _as_small(value: object, before: Node | None, depth: int, *, is_json: bool) 
         return before
     if len(encoded) > SMALL_BYTES:
         return None
-    if type(value) is dict and may_hold_binary(encoded) and any(map(is_msgpack, value.values())):
-        return None
-    return _build_small(encoded, depth, is_json=is_json)
+    if not is_plain(encoded, depth - 1):
+        if type(value) is dict and any(map(is_msgpack, value.values())):
+            return None
+        (require_levels if is_json else require_json)(encoded, depth - 1)
+    return SmallNode(digest(encoded), len(encoded), encoded)
 
 
 def _build_small(encoding: bytes, depth: int, *, is_json: bool) -> SmallNode:

@@ -310,7 +310,7 @@ class Folder:
 
     def _open_rope(self, holder: Json, key: Json) -> _Rope:
         text = _get_item(holder, key)
-        if not isinstance(text, str) or not isinstance(holder, dict | list):
+        if not isinstance(text, str) or not isinstance(holder, (dict, list)):
             raise make_malformed_error("path", key)
         _, ropes = self._ropes.setdefault(id(holder), (holder, {}))
         name = cast("str | int", key)

@@ -144,7 +144,7 @@ def iterate_strings(rest: list[Json]) -> Iterator[str]:
             yield item
         elif isinstance(item, bytes):
             rest.append(as_json(item))
-        elif isinstance(item, list | dict):
+        elif isinstance(item, (list, dict)):
             rest.extend(reversed(item if isinstance(item, list) else list(item.values())))
 
 
