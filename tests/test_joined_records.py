@@ -1136,7 +1136,7 @@ class Model:
             await self.backend.prune("t")
             self.may_lack = True
         else:
-            self.backend._known.drop(self.backend._make_line_key("t", ""))
+            self.backend._known.drop((self.backend.tenant, "t", ""))
 
     async def remove(self, names: list[str]) -> None:
         await self.backend.remove("t", names)
