@@ -29,7 +29,9 @@ import pytest
 
 from locus_store.backends.documents import segmented
 from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.format import DocumentForm
 from locus_store.backends.documents.objects import digest
+from locus_store.backends.documents.packed import PackedForm
 from locus_store.backends.documents.protocol import (
     Access,
     Body,
@@ -231,14 +233,18 @@ class DocumentsContract(LoopKit):
         assert await backend.load("u") == {"n": 2}
         assert losing.lost == 0
 
-    async def test_a_lost_put_is_recognised_below_what_others_added(self, documents: Any) -> None:
+    @pytest.mark.parametrize("form", [DocumentForm, PackedForm])
+    async def test_a_lost_put_is_recognised_though_another_one_followed(
+        self, documents: Any, form: Callable[..., DocumentForm]
+    ) -> None:
         def add(transaction: ThreadTransaction) -> None:
             line = transaction.open_history("").line
             transaction.put_writes(line, "v1", [PendingWrite("a", 0, "c", "t", b"\0")])
+            transaction.adds_only = form is DocumentForm  # packs are replaced by one
 
-        other = DocumentThreads(documents)
+        other = DocumentThreads(documents, form=form(documents))
         losing = LostAnswers(documents, lambda: other.write("t", add, creates=False))
-        backend = DocumentBackend(losing)
+        backend = DocumentBackend(losing, form=form(losing))
         await backend.write_state("t", {"n": 0}, checkpoint_id="v0")
         losing.lost = 1
         written = await backend.write_state("t", {"n": 1}, checkpoint_id="v1")

@@ -32,13 +32,17 @@ FORMAT: Final = 1
 START: Final = struct.Struct("<III")
 """The lengths of facts and payloads, and the checksum."""
 
+REMEMBERED: Final = 16
+"""Packs that a rewritten document remembers, so that a lost reply is recognised."""
+
 
 @dataclass(frozen=True, slots=True)
 class PackEnd:
     """The end of a document, at which it is continued."""
 
     size: int = 0
-    checksum: int = 0
+    checksums: tuple[int, ...] = ()
+    """Of the last packs, also of those that were replaced; the newest is the last."""
 
 
 class PackedForm(DocumentForm):
@@ -57,39 +61,44 @@ class PackedForm(DocumentForm):
     ) -> tuple[Thread, PackEnd]:
         where = self.documents.locate(thread_id)
         try:
-            thread, checksum = _apply(thread, end.checksum, content)
+            thread, checksums = _apply(thread, end.checksums, content)
             _require_id(thread, thread_id)
         except SchemaError as exc:
             raise SchemaError(f"{where} {exc}") from exc
         except (LookupError, TypeError, ValueError, struct.error, IntegrityError) as exc:
             said = exc if isinstance(exc, IntegrityError) else f"it holds no packs ({exc!r:.100})"
             raise IntegrityError(f"{where} is damaged: {said}. {self.documents.remedy}") from exc
-        return thread, PackEnd(end.size + len(content), checksum)
+        return thread, PackEnd(end.size + len(content), checksums)
 
     def draft(self, transaction: ThreadTransaction, old: Parsed | None) -> Draft | None:
         thread = transaction.thread
         assert thread is not None  # noqa: S101  (the caller deletes it else)
         settle(transaction)
+        end: PackEnd = old.end if old else PackEnd()
         if old is not None and transaction.adds_only:
             facts, bundle = _describe_addition(transaction, old.thread)
-            end: PackEnd = old.end
+            size, before = end.size, end.checksums[-1]
             if not facts and not bundle:
                 return None
         else:
-            facts, bundle = _describe_everything(thread)
-            end = PackEnd()
-        pack, checksum = _pack(facts, bundle, end.checksum)
+            facts, bundle = _describe_everything(thread, end)
+            size = before = 0
+        pack, checksum = _pack(facts, bundle, before)
         active_at = thread.active_at if thread.exists else None
         # A server that removes what has expired must not remove an outbox that is not applied.
         expires_at = None if thread.outbox else thread.expires_at
         if expires_at and thread.tickets:  # nor a turn
             expires_at = max(expires_at, *(it.until for it in thread.tickets))
-        body = Body(end.size, pack, active_at=active_at, expires_at=expires_at)
-        return Draft(body, thread, PackEnd(end.size + len(pack), checksum))
+        body = Body(size, pack, active_at=active_at, expires_at=expires_at)
+        checksums = (*end.checksums, checksum)[-REMEMBERED:]
+        return Draft(body, thread, PackEnd(size + len(pack), checksums))
 
     def holds(self, content: bytes, draft: Draft) -> bool:
-        body = draft.body
-        return body is not None and content.startswith(body.rest, body.kept_bytes)
+        body, thread = draft.body, draft.thread
+        assert body is not None and thread is not None  # noqa: S101, PT018  (it is no deletion)
+        if content.startswith(body.rest, body.kept_bytes):
+            return True
+        return draft.end.checksums[-1] in self.parse(content, thread.thread_id)[1].checksums
 
 
 def _require_id(thread: Thread, thread_id: str) -> None:
@@ -97,11 +106,12 @@ def _require_id(thread: Thread, thread_id: str) -> None:
         raise IntegrityError(f"it is of the thread {thread.thread_id!r}, not {thread_id!r}")
 
 
-def _describe_everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
+def _describe_everything(thread: Thread, old: PackEnd) -> tuple[dict[str, Any], Bundle]:
     """Return all of a thread as one pack, which is unlike that of any other write."""
     facts = {
         "form": FORMAT,
         "token": token_hex(8),
+        **({"replaced": old.checksums} if old.checksums else {}),
         "thread": [getattr(thread, name) for name in bundles.THREAD],
         "created_at": thread.created_at,
         "times": [thread.active_at, thread.expires_at],
@@ -159,15 +169,18 @@ def _pack(facts: dict[str, Any], bundle: Bundle, checksum: int) -> tuple[bytes, 
     return b"".join((START.pack(len(head), len(joined), checksum), head, joined)), checksum
 
 
-def _apply(thread: Thread | None, checksum: int, content: bytes) -> tuple[Thread, int]:
-    """Return the thread with packs applied to it, and the checksum of the last one.
+def _apply(
+    thread: Thread | None, before: tuple[int, ...], content: bytes
+) -> tuple[Thread, tuple[int, ...]]:
+    """Return the thread with packs applied to it, and the checksums of the last ones.
 
     Raises:
         IntegrityError: A pack is not as it was written.
         SchemaError: The form is of a newer version of this library.
     """
     view, at = memoryview(content), 0
-    heads, starts = [], []
+    checksum = before[-1] if before else 0
+    heads, starts, checksums = [], [], []
     while at < len(content):
         head_bytes, payload_bytes, expected = START.unpack_from(content, at)
         begin = at + START.size
@@ -178,12 +191,14 @@ def _apply(thread: Thread | None, checksum: int, content: bytes) -> tuple[Thread
             raise IntegrityError("a part of it is not as it was written")
         heads.append(view[begin:middle])
         starts.append(middle)
+        checksums.append(checksum)
     each: list[dict[str, Any]] = orjson.loads(b"[%b]" % b",".join(heads))
     thread = thread or _make_thread(each[0])
     for facts, start in zip(each, starts, strict=True):
         _add(thread, facts, bundles.split_payloads(facts, content, start))
     _set_last(thread, each)
-    return thread, checksum
+    before = before or each[0].get("replaced", ())
+    return thread, (*before, *checksums)[-REMEMBERED:]
 
 
 def _make_thread(facts: dict[str, Any]) -> Thread:
