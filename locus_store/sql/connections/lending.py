@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -92,6 +91,7 @@ class LeasingPool(loops.LoopResources):
         self._working: dict[Any, float] = {}
         """The connections with a call under way, and its beginning."""
         self._looking: asyncio.TimerHandle | None = None
+        self._looked_at = self._lost_at
         self._is_watching = owns_engine
         if owns_engine:
             event.listen(self._sync, "connect", self._note_new)
@@ -272,22 +272,34 @@ class LeasingPool(loops.LoopResources):
         if self._is_over or not self._working:
             return
         self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
-        limit = time.monotonic() - SILENT_SECONDS
-        silent = [driver for driver, began_at in self._working.items() if began_at <= limit]
+        before, self._looked_at = self._looked_at, time.monotonic()
+        silent = {
+            driver: began_at
+            for driver, began_at in self._working.items()
+            if _count_questions(self._looked_at - began_at) > _count_questions(before - began_at)
+        }
         if silent:
-            self._working |= dict.fromkeys(silent, inf)  # each is asked about once
             self.spawn(self._end_forgotten(silent))
 
-    async def _end_forgotten(self, silent: list[Any]) -> None:
+    async def _end_forgotten(self, silent: dict[Any, float]) -> None:
         """End the calls of which the server knows nothing; they are repeated where that is safe."""
-        for driver in await self._find_forgotten(silent):
-            if driver in self._working:
+        for driver in await self._find_forgotten([*silent]):
+            if self._working.get(driver) == silent[driver]:  # else this is another call by now
                 self._replace_all()
                 driver.terminate()
 
     @abstractmethod
     async def _find_forgotten(self, drivers: list[Any]) -> list[Any]:
         """Return those of the connections on which the server does no work."""
+
+
+def _count_questions(seconds: float) -> int:
+    """Return how often the server is asked about a call in its first seconds.
+
+    After ``SILENT_SECONDS``, and whenever twice the time has passed: the answer to a statement that
+    the server was still at work on may be lost afterwards.
+    """
+    return int(max(0.0, seconds) / SILENT_SECONDS).bit_length()
 
 
 def _note_use(connection: Any, record: Any) -> None:

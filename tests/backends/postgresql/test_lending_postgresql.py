@@ -16,7 +16,9 @@ import servers
 import sqlalchemy as sa
 
 from locus_store import BackendError, postgresql_checkpointer
+from locus_store.backends.postgresql import failures
 from locus_store.sql.connections import lending
+from locus_store.sql.connections.pool import LoopPool
 from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:
@@ -56,6 +58,33 @@ async def test_calls_on_forgotten_connections_are_done_again(
             await asyncio.gather(*loads, *saves)
             assert time.monotonic() - began < DEADLINE_SECONDS / 3  # of a statement: 60
             assert [(await checkpointer.load(f"t{it}"))["n"] for it in range(4)] == [1, 1, 2, 2]
+
+
+async def test_a_call_whose_connection_is_forgotten_after_a_question_is_done_again(
+    postgresql: servers.Server, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server was at work on it when it was asked."""
+    monkeypatch.setattr(lending, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(lending, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(failures, "_BUSY", failures._BUSY.replace("2 seconds", "0.1 seconds"))
+    answers: list[Any] = []
+    find = LoopPool._find_forgotten
+
+    async def note(self: LoopPool, drivers: list[Any]) -> list[Any]:
+        answers.append(await find(self, drivers))
+        return answers[-1]
+
+    async def is_asked() -> bool:
+        return bool(answers)
+
+    monkeypatch.setattr(LoopPool, "_find_forgotten", note)
+    with closing(servers.Proxy(postgresql.port)) as proxy:
+        async with opened(proxy.url(postgresql, name_of(url))) as checkpointer:
+            async with held_save(url, checkpointer) as save:
+                await eventually(is_asked)
+                proxy.freeze()
+            assert await asyncio.wait_for(save, DEADLINE_SECONDS / 3) == "v1"
+    assert answers[0] == []
 
 
 async def eventually(condition: Callable[[], Awaitable[Any]]) -> None:
