@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
 
 from sqlalchemy.engine import Connection
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+Work: TypeAlias = "Callable[[], Coroutine[Any, Any, T]]"
 
 CLOSE_SECONDS: Final = 5.0
 """The time for which ``close`` waits for the server to close the connection."""
@@ -95,7 +96,7 @@ class PooledRunner:
             thread_id: See ``LoopPool.note_write``.
         """
         pool = await self.get_pool()
-        return await pool.run_write(pool.run_transaction(body, begin), thread_id)
+        return await pool.run_write(partial(pool.run_transaction, body, begin), thread_id)
 
     async def write_once(
         self, body: Body[T], *, thread_id: str | None = None, is_repeatable: bool = False
@@ -107,7 +108,7 @@ class PooledRunner:
         """
         pool = await self.get_pool()
         run = partial(pool.run_statement, body)
-        return await pool.run_write(pool.retry(run) if is_repeatable else run(), thread_id)
+        return await pool.run_write(partial(pool.retry, run) if is_repeatable else run, thread_id)
 
     async def read(self, body: Body[T]) -> T:
         pool = await self.get_pool()
@@ -121,7 +122,7 @@ class PooledRunner:
     async def define(self, body: Body[T]) -> T:
         """Run a body that changes the schema, outside of any transaction."""
         pool = await self.get_pool()
-        return await pool.run_write(pool.define(body))
+        return await pool.run_write(partial(pool.define, body))
 
     async def open(self) -> None:
         await self.get_pool()
@@ -268,12 +269,12 @@ class LoopPool(LeasingPool):
         finally:
             await dispose(engine)
 
-    async def run_write(self, work: Coroutine[Any, Any, T], thread_id: str | None = None) -> T:
+    async def run_write(self, work: Work[T], thread_id: str | None = None) -> T:
         """Run work that writes to its end, even if the caller is cancelled, and note it."""
 
         async def run() -> T:
             try:
-                return await self.record_errors(work)
+                return await self.record_errors(work())
             finally:
                 self.note_write(thread_id)
 
@@ -304,7 +305,7 @@ class LoopPool(LeasingPool):
         """Run a body; retry after a lost race."""
         return await retry_lost_races(lambda: self.run(begin, body), self.database.is_lost_race)
 
-    async def retry(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def retry(self, work: Work[T]) -> T:
         """Run repeatable work; retry once if the connection was lost, or if time ran out."""
         try:
             return await self.record_errors(work())

@@ -7,6 +7,8 @@ import os
 import threading
 import time
 from contextlib import asynccontextmanager, closing
+from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -352,6 +354,22 @@ async def test_an_overflowing_connection_is_closed_after_its_use(url: str) -> No
 
 
 # --- lost connections
+
+
+async def test_a_write_whose_task_is_cancelled_before_its_first_step_leaves_no_coroutine(
+    checkpointer: Any,
+) -> None:
+    """As at the end of ``asyncio.run``; Python would warn of one."""
+    ours, backend = asyncio.all_tasks(), checkpointer.backend
+    works = (backend.vacuum_report, partial(backend.delete, "t", "v1"), backend.expire)
+    for work, steps in product(works, range(6)):
+        calls = {asyncio.ensure_future(work())}
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        calls |= asyncio.all_tasks() - ours
+        for it in calls:
+            it.cancel()
+        await in_time(asyncio.gather(*calls, return_exceptions=True))
 
 
 @pytest.mark.parametrize("what", ["save", "load", "put_writes"])
