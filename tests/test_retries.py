@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from locus_store.runtime import retries
 from locus_store.runtime.retries import RACES, Pauses, retry_lost_races
 
 
@@ -27,7 +28,8 @@ def test_no_pause_ends_behind_the_time_for_all() -> None:
     assert Pauses(0.1, 1.0, 60.0).get_next(5) is not None
 
 
-def test_work_that_loses_each_race_is_given_up() -> None:
+def test_work_that_loses_each_race_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "RACING_SECONDS", 0.0)
     attempts = []
 
     async def work() -> None:
@@ -41,3 +43,15 @@ def test_work_that_loses_each_race_is_given_up() -> None:
     with pytest.raises(KeyError):
         asyncio.run(retry_lost_races(work, lambda exc: isinstance(exc, ValueError)))
     assert len(attempts) == 1
+
+
+def test_work_that_loses_races_quickly_is_attempted_more_often() -> None:
+    attempts = []
+
+    async def work() -> None:
+        attempts.append(1)
+        if len(attempts) <= RACES:
+            raise KeyError
+
+    asyncio.run(retry_lost_races(work, lambda exc: isinstance(exc, KeyError)))
+    assert len(attempts) == RACES + 1

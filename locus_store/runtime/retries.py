@@ -16,7 +16,10 @@ from locus_store.runtime.stepping import pause
 T = TypeVar("T")
 
 RACES: Final = 6
-"""Attempts of work that lost to another transaction's locks."""
+"""Attempts of work that lost to another transaction's locks, however long each of them takes."""
+
+RACING_SECONDS: Final = 5.0
+"""The time for which such work is attempted more often."""
 
 
 class Pauses:
@@ -49,16 +52,18 @@ async def retry_lost_races(
     work: Callable[[], Awaitable[T]], lost_race: Callable[[BaseException], bool]
 ) -> T:
     """Run work; run it again if it lost a race with another transaction."""
-    pauses = Pauses(0.01, 0.16)
-    for _ in range(1, RACES):
+    pauses = Pauses(0.01, 0.16, RACING_SECONDS)
+    attempts = 0
+    while True:
+        attempts += 1
         try:
             return await work()
         except Exception as exc:
-            if not lost_race(exc):
+            seconds = pauses.get_next()
+            if not lost_race(exc) or (attempts >= RACES and seconds is None):
                 raise
             observe.report_retry("race", exc)
-        await pause(pauses.get_next() or 0.0)
-    return await work()
+        await pause(seconds or 0.0)
 
 
 def parse_date(text: object) -> datetime | None:
