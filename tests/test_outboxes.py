@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,8 @@ async def remove_in_turn(log: DocumentMessageLog) -> None:
 
 
 async def replace_expired(log: DocumentMessageLog) -> None:
-    await asyncio.sleep(0.3)
+    later = datetime.now(UTC) + timedelta(hours=2)
+    log.backend._documents.read_clock = lambda: later  # type: ignore[method-assign]
     log.ttl_seconds = None
     await log.append("z", [NewMessage("newer")])
 
@@ -141,7 +143,7 @@ async def replace_expired(log: DocumentMessageLog) -> None:
 async def test_what_an_outbox_has_brought_stays_removed(remove: Any, left: list[str]) -> None:
     documents = Stopping()
     log = new_log(documents)
-    log.ttl_seconds = 0.2 if left else None
+    log.ttl_seconds = 3600 if left else None
     documents.left, documents.is_lost = 3, True  # all but the removal of the outbox
     with pytest.raises(StoppedError):
         await log.append("t", [NewMessage(1)], also={("z", ""): [NewMessage("secret")]})

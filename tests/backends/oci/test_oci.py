@@ -389,8 +389,9 @@ async def test_an_open_circuit_of_a_given_client_is_translated(bucket: DoubleBuc
     given = {"client": client, "retry_seconds": 0.2}
     checkpointer = oci_bucket_checkpointer(bucket.name, NAMESPACE, **given)
     bucket.double.fault = lambda *_: Fault("503")
-    with pytest.raises(ConnectionFailedError, match="CircuitBreakerError"):
-        await checkpointer.load("t")
+    for match in ("503|CircuitBreaker", "CircuitBreaker"):  # the first one may have no time for two
+        with pytest.raises((BackendError, ConnectionFailedError), match=match):
+            await checkpointer.load("t")
     await checkpointer.close()
 
 

@@ -77,10 +77,12 @@ async def test_a_service_without_batches_deletes_one_by_one(
     assert await backend.damage() == []
 
 
-async def test_a_part_that_fails_is_repeated(backend: BucketBackend, bucket: DoubleBucket) -> None:
+@pytest.mark.usefixtures("backend")
+async def test_a_part_that_fails_is_repeated(bucket: DoubleBucket) -> None:
     statuses = iter([503, 429])
     bucket.double.refusal = lambda _: next(statuses, None)
-    assert (await backend.remove_thread("a")).versions == 3
+    async with bucket.backend(retry_seconds=30) as patient:
+        assert (await patient.remove_thread("a")).versions == 3
     assert len(segments(bucket)) == 6
 
 
