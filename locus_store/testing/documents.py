@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from locus_store.backends.documents import segmented
+from locus_store.backends.documents import segmented, threads
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.format import DocumentForm
 from locus_store.backends.documents.objects import digest
@@ -251,6 +251,14 @@ class DocumentsContract(LoopKit):
         assert written.outcome == "head"
         assert len(await backend.history("t")) == 2
         assert len(await backend.get_writes("t", "v1")) == 1
+
+    async def test_a_lost_put_of_the_last_attempt_is_recognised(
+        self, documents: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(threads, "ATTEMPTS", 1)
+        losing = LostAnswers(documents)
+        losing.lost = 1
+        assert (await DocumentBackend(losing).write_state("t", {"n": 0})).outcome == "head"
 
     async def test_a_put_that_was_not_done_is_done_again(self, documents: Any) -> None:
         """The thread was deleted by another writer before the engine asked again."""

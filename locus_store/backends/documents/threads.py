@@ -354,7 +354,7 @@ class _Write(Generic[T]):
         """Try the change until the put is accepted; see ``DocumentThreads.write``."""
         documents, missing = self.threads.documents, None
         pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
-        for attempt in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS + 1):  # the last one only asks for the put before
             if attempt:
                 documents.pause(pauses.get_next() or 0.0)
             try:
@@ -362,7 +362,7 @@ class _Write(Generic[T]):
                     suppress(ChangedError),
                     documents.held(self.thread_id, creates=self.creates) as access,
                 ):
-                    return self._attempt(access)
+                    return self._attempt(access, is_over=attempt == ATTEMPTS)
             except GoneError as exc:  # another writer replaced the head that was read
                 if exc.name == missing:
                     raise
@@ -372,12 +372,14 @@ class _Write(Generic[T]):
             "was written"
         )
 
-    def _attempt(self, access: Access) -> T | None:
+    def _attempt(self, access: Access, *, is_over: bool) -> T | None:
         """Write a changed thread; raise ``ChangedError`` if it was changed meanwhile, or may be."""
         if self.sent and (stored := self._find_stored(access)):
             self.threads.documents.confirm(self.thread_id)
             self._finish(stored[0])
             return stored[1]
+        if is_over:
+            raise ChangedError
         cached = self.threads.get_cached(self.thread_id) if self.trusts_cache else None
         if cached is not None:
             return self._attempt_cached(access, cached)
