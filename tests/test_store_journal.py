@@ -86,6 +86,15 @@ async def test_a_put_whose_answer_was_lost_is_not_repeated() -> None:
     assert (await store.get_item(NS, "k")).version == 5
 
 
+async def test_a_lost_put_of_the_last_attempt_is_recognised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("locus_store.backends.documents.store.ATTEMPTS", 1)
+    documents = LosesAnswers(Shelf())
+    documents.lost = 1
+    assert await DocumentStore(documents).put(NS, "k", 1) == 1
+
+
 async def test_nor_is_one_that_another_writer_has_made_a_segment(small: None) -> None:
     shelf = Shelf()
     documents, other = LosesAnswers(shelf), BlockingStore(on(shelf))

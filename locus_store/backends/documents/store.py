@@ -118,13 +118,13 @@ class DocumentStore(ItemStore):
         group = _Group(jobs)
         trusts = changes and self._documents.trusts_cache and self._journal.is_known
         pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
-        for attempt in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS + 1):  # the last one only asks for the put before
             if attempt:
                 pauses.sleep()
             try:
                 held = self._documents.held(HEAD, creates=True) if changes else None
                 with held or nullcontext(self._documents) as access:
-                    return self._attempt(access, group, trusts=trusts)
+                    return self._attempt(access, group, trusts, is_over=attempt == ATTEMPTS)
             except ChangedError as exc:
                 trusts = False
                 if isinstance(exc, StaleTagError):
@@ -134,13 +134,14 @@ class DocumentStore(ItemStore):
             "was written"
         )
 
-    def _attempt(self, access: Access, group: _Group, *, trusts: bool) -> None:
+    def _attempt(self, access: Access, group: _Group, trusts: bool, *, is_over: bool) -> None:
         """Do a group's work on the newest items, and write its changes.
 
         Args:
             access: To the journal.
             group: The calls.
             trusts: Do it on the items as they are known; the put shows whether they are stored so.
+            is_over: Only ask for the last put.
 
         Raises:
             ChangedError: They were changed meanwhile, or the outcome is unknown.
@@ -151,6 +152,8 @@ class DocumentStore(ItemStore):
                 if group.erases:
                     self._journal.clean(erases=True)
                 return
+            if is_over:
+                raise ChangedError
         is_written = is_sealed = False
         try:
             failed, changed = group.run(), self._collect_changes()
