@@ -8,6 +8,7 @@ messages, whose payloads follow as they are, and lines and times as they are sin
 from __future__ import annotations
 
 import struct
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,7 +33,7 @@ FORMAT: Final = 1
 START: Final = struct.Struct("<III")
 """The lengths of facts and payloads, and the checksum."""
 
-REMEMBERED: Final = 16
+REMEMBERED: Final = 32
 """Packs that a rewritten document remembers, so that a lost reply is recognised."""
 
 
@@ -108,10 +109,11 @@ def _require_id(thread: Thread, thread_id: str) -> None:
 
 def _describe_everything(thread: Thread, old: PackEnd) -> tuple[dict[str, Any], Bundle]:
     """Return all of a thread as one pack, which is unlike that of any other write."""
+    replaced = struct.pack(f"<{len(old.checksums)}I", *old.checksums)
     facts = {
         "form": FORMAT,
         "token": token_hex(8),
-        **({"replaced": old.checksums} if old.checksums else {}),
+        **({"replaced": b64encode(replaced).decode()} if replaced else {}),
         "thread": [getattr(thread, name) for name in bundles.THREAD],
         "created_at": thread.created_at,
         "times": [thread.active_at, thread.expires_at],
@@ -197,7 +199,8 @@ def _apply(
     for facts, start in zip(each, starts, strict=True):
         _add(thread, facts, bundles.split_payloads(facts, content, start))
     _set_last(thread, each)
-    before = before or each[0].get("replaced", ())
+    replaced = struct.iter_unpack("<I", b64decode(each[0].get("replaced", "")))
+    before = before or tuple(it for (it,) in replaced)
     return thread, (*before, *checksums)[-REMEMBERED:]
 
 

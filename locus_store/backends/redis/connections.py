@@ -364,8 +364,9 @@ class LoopClient(loops.LoopResources):
                     answer = await work()
                 except DRIVER_ERRORS as exc:
                     _limit.set(None)
-                    await retry_time.wait_after(exc, may_again)
-                    if not repeats and failures.is_lost(exc):
+                    is_asking = not repeats and failures.is_lost(exc)
+                    await retry_time.wait_after(exc, may_again, is_asking=is_asking)
+                    if is_asking:
                         raise ChangedError from exc
                 else:
                     if not self.was_reached:
@@ -413,8 +414,13 @@ class RetryTime:
         self.is_unsure = False
         self.has_waited = False
 
-    async def wait_after(self, exc: Exception, may_again: Callable[[BaseException], bool]) -> None:
-        """Wait before the next attempt; raise if there is none."""
+    async def wait_after(
+        self, exc: Exception, may_again: Callable[[BaseException], bool], *, is_asking: bool
+    ) -> None:
+        """Wait before the next attempt; raise if there is none.
+
+        A caller that ``is_asking`` whether a write was done does not wait: others write meanwhile.
+        """
         if isinstance(exc, LocusStoreError):  # raised by a call that has retried
             raise exc
         client = self._client
@@ -429,7 +435,7 @@ class RetryTime:
             raise failures.translate_error(exc, client.where, is_unsure=self.is_unsure) from exc
         observe.report_retry("connection", exc)
         self.has_waited = True
-        await asyncio.sleep(pause)
+        await asyncio.sleep(0 if is_asking else pause)
         if isinstance(exc, failures.REPLACING):
             await client.drop_idle()
         if failures.is_lost(exc):

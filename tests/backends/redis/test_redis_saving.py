@@ -11,6 +11,7 @@ from lazily import TESTS_RUN
 
 from locus_store import BackendError, ConflictError, SchemaError
 from locus_store.runtime.greenlets import wait
+from locus_store.runtime.retries import Pauses
 from locus_store.testing.steps import find_problems
 from locus_store.versions import CHAIN_ALLOWANCE, CHAIN_FACTOR, RECORD_OVERHEAD
 
@@ -307,3 +308,28 @@ async def test_saves_that_lose_their_connection_are_decided_each(
         await all_saved(backend, 1)
         assert lost[0] > 1
         assert [len(await backend.history(it)) for it in TOGETHER] == [2] * len(TOGETHER)
+
+
+async def test_a_write_whose_answer_was_lost_is_asked_for_at_once(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other clients may rewrite the thread meanwhile, again and again."""
+    monkeypatch.setattr(Pauses, "get_next", lambda _: 29.0)
+    async with RedisBackend(redis_url) as backend:
+        await backend.save("t", {"n": 0})
+        written = LoopClient._write
+        lost: list[int] = []
+
+        async def and_lost(self: LoopClient, calls: Any) -> Any:
+            answers = await written(self, calls)
+            if not lost:
+                lost.append(len(calls))
+                raise redis.ConnectionError("the answers were lost")
+            return answers
+
+        monkeypatch.setattr(LoopClient, "_write", and_lost)
+        monkeypatch.setattr(backend._documents, "pause", bool)
+        async with asyncio.timeout(20):
+            await backend.save("t", {"n": 1})
+        assert lost == [1]
+        assert len(await backend.history("t")) == 2
