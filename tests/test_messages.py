@@ -88,7 +88,7 @@ def test_a_blocking_log_has_every_method(kind: str, request: Any, tmp_path: Path
     with blocking.open_message_log(url) as log:
         log.open()
         revision = log.append("t", [NewMessage("a", message_id="a")], metadata={"k": 1})
-        assert log.replace("t", 1, [("b", "user", "b"), ("c", "user", "c")]) == revision + 1
+        assert log.replace("t", 1, [("b", "user", "b"), ("c", "user", "c")]) > revision
         assert log.pop("t").message.content == "c"
         assert [it.content for it in log.load("t", newest=1)] == ["b"]
         assert log.read("t").info == log.info("t") == log.logs("t")[0] == log.heads("t")[0].info

@@ -112,14 +112,11 @@ class _Log:
     def _store(self) -> None:
         """Store the revision, which grows, and the count."""
         is_new, sql = self.revision == 0, self._it.sql
-        self.revision = self._wanted.first_revision if is_new else self.revision + 1
+        self.revision = max(self.revision + 1, self._wanted.first_revision)
         counts = {"message_count": self._count, "last_sequence": self._last}
         values = {"revision": self.revision, **counts}
-        if is_new:
-            sql.new_log.run(self._it.connection, {**self._name, **values})
-        else:
-            name = {f"of_{key}": value for key, value in self._name.items()}
-            sql.changed_log.run(self._it.connection, {**name, **values})
+        name = {key if is_new else f"of_{key}": value for key, value in self._name.items()}
+        (sql.new_log if is_new else sql.changed_log).run(self._it.connection, {**name, **values})
 
     def _cut(self, cut: Cut) -> ArchivedMessage | None:
         if cut.kind == "newest":

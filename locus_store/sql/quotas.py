@@ -146,7 +146,6 @@ def measure_change(change: LogChange) -> Charge | None:
             for put in puts
         ],
         threads={it.thread_id for it in change.split() if it.puts},
-        is_new=lambda changed: changed.revision == change.first_revision,
     )
 
 

@@ -274,6 +274,14 @@ class LogsOfThreads(MessageLogKit):
         await log.append("t", make_named("d"), expected_revision=revision)
         assert unwrap(await log.load("t")) == ["a", "b", "d"]
 
+    async def test_a_restored_log_has_no_revision_twice(self, log: Any, backend: Any) -> None:
+        await log.append("t", make_named("a"))
+        thread = await backend.read_thread("t")
+        lost = await log.append("t", make_named("lost"))
+        await backend.delete("t")
+        await backend.write_thread(thread)
+        assert await log.append("t", make_named("b")) > lost
+
     async def test_a_long_log_is_copied_listed_and_deleted(self, log: Any, backend: Any) -> None:
         count = 2000
         await log.append("t", make_new(*range(count)), namespace="sub")

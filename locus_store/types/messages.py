@@ -168,8 +168,8 @@ class LogEdit:
     """With distinct ids. Without any, a log that does not exist is not created."""
 
     first_revision: int = field(default_factory=lambda: time.time_ns() // 1000)
-    """Revision of the log if this change creates it. From a clock: a log that was deleted and
-    created again has no revision twice."""
+    """The least revision of the log after this change. From a clock: a log that was created again,
+    or lost its last changes, has no revision twice."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -56,7 +56,7 @@ def apply(transaction: ThreadTransaction, edit: LogEdit) -> LogChanged:
         thread.messages = thread.messages + messages[len(mine) :]
     made = ArchivedLog(
         namespace=edit.namespace,
-        revision=revision + 1 if log else edit.first_revision,
+        revision=max(revision + 1, edit.first_revision),
         last_sequence=max([last, *(it.sequence for it in messages)]),
         changed_at=max(transaction.now, log.changed_at) if log else transaction.now,
     )

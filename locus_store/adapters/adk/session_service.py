@@ -210,7 +210,7 @@ class LocusSessionService(LogAdapter, BaseSessionService):
         if found is None:
             raise UnknownSessionError(f"there is no session {session.id!r}")
         revision, record = found.info.revision, SessionRecord.parse(found)
-        if not await self._is_stored(session, event, revision):
+        if not await self._is_stored(session, event, revision, record.updated):
             await self._require_current(session, revision, record)
             message, scopes = make_event_message(event)
             state = {**record.state, **scopes.session}
@@ -221,13 +221,13 @@ class LocusSessionService(LogAdapter, BaseSessionService):
         session._storage_update_marker = str(revision)  # noqa: SLF001  (made for services)
         return await super().append_event(session, event)
 
-    async def _is_stored(self, session: Session, event: Event, revision: int) -> bool:
-        """Return whether the one change since the session was read is this event.
+    async def _is_stored(self, session: Session, event: Event, revision: int, at: float) -> bool:
+        """Return whether the last change since the session was read is this event.
 
         The append was committed and its reply was lost, and the caller repeats it.
         """
         marker = session._storage_update_marker  # noqa: SLF001
-        if marker != str(revision - 1):
+        if marker == str(revision) or at != event.timestamp:
             return False
         return await _find_newest_event(self.log, _make_names(session)) == event.id
 

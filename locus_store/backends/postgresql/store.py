@@ -154,8 +154,10 @@ class PostgreSQLMessageLog(SqlMessageLog):
             def append(connection: Connection) -> int:
                 database.enter_tenant(connection)
                 revision, opened = _append(connection, database.tenancy, change, call)
-                if charge is not None and change.also:  # one statement may be committed already
+                if charge is not None and change.also:
                     charge.note_written(opened)
+                elif charge is not None:  # one statement may be committed already
+                    charge.opened = opened
                 return revision
 
             return await write(append, thread_id=thread_id)
@@ -261,8 +263,8 @@ put AS (
 counted AS MATERIALIZED (
   SELECT count(*) AS given, count(*) FILTER (WHERE is_new) AS new FROM put),
 changed AS (
-  UPDATE {logs} l SET revision = l.revision + 1, message_count = l.message_count + c.new,
-    last_sequence = l.last_sequence + c.given,
+  UPDATE {logs} l SET revision = greatest(l.revision + 1, :first_revision),
+    message_count = l.message_count + c.new, last_sequence = l.last_sequence + c.given,
     changed_at = greatest(l.changed_at, clock_timestamp())
   -- One thread, and no join: a plan made when the table was small would read the whole table.
   FROM counted c, look
