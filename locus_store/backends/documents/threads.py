@@ -387,8 +387,11 @@ class _Write(Generic[T]):
 
     def _attempt_on_stored(self, access: Access) -> T | None:
         """Read, change and write the thread."""
-        self.trusts_cache = False
-        return self._attempt_on(access, self.threads.read_parsed(access, self.thread_id))
+        self.trusts_cache, requests = False, len(self.sent)
+        answer = self._attempt_on(access, self.threads.read_parsed(access, self.thread_id))
+        if len(self.sent) == requests:  # an earlier call may have written what this one finds
+            self.threads.documents.confirm(self.thread_id)
+        return answer
 
     def _attempt_cached(self, access: Access, document: Parsed) -> T | None:
         """Change the thread as it is cached; raise ``ChangedError`` unless a put confirms it."""
