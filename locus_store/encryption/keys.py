@@ -311,13 +311,22 @@ class Encryption:
         caller has counted the values of all storages that share this store of data keys.
         """
         items = await self._list(tenant)
-        older = items[:-1]
-        age = (datetime.now(UTC) - items[-1].created_at).total_seconds() if items else 0.0
-        gone = [it for it in older if it.value["key_id"] in key_ids and age > 2 * REFRESH_SECONDS]
+        gone = [it for it in items[:-1] if it.value["key_id"] in key_ids]
+        if gone and not await self._is_known_to_all(tenant, items[-1]):
+            return []
         for item in gone:
             await self.keys.delete(_name(tenant), item.key)
         await self.load(tenant)
         return [it.value["key_id"] for it in gone]
+
+    async def _is_known_to_all(self, tenant: str, newest: StoreItem) -> bool:
+        """Return whether other processes have learned of a key; a put shows the store's time."""
+        with suppress(ConflictError):
+            name, version = _name(tenant), newest.version
+            await self.keys.put(name, newest.key, newest.value, expected_version=version)
+        found = await self.keys.get_item(_name(tenant), newest.key)
+        age = (found.updated_at - found.created_at).total_seconds() if found else 0.0
+        return age > 2 * REFRESH_SECONDS
 
     async def destroy(self, tenant: str) -> Receipt:
         """Destroy the data keys of a tenant: nothing that they sealed can be read any more.

@@ -10,6 +10,7 @@ import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,20 @@ async def test_two_processes_create_one_key(old: Encryption) -> None:
     other = with_ring(old, old.ring)
     assert (await old.load("acme")).current == (await other.load("acme")).current
     assert (await old.load("acme")).current != (await old.load("other")).current
+
+
+async def test_a_host_whose_clock_is_ahead_removes_no_key_that_others_use(
+    old: Encryption, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + timedelta(hours=1)
+
+    before = (await old.load("acme")).current.key_id.hex()
+    await old.add_key("acme")
+    monkeypatch.setattr(key_module, "datetime", Ahead)
+    assert await old.retire("acme", [before]) == []
 
 
 async def test_data_is_sealed_again_beside_a_writer(
