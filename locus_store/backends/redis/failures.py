@@ -33,8 +33,14 @@ class NoPrimaryError(SentinelError):
     """The primary that the sentinels name cannot be used: a fail-over is due."""
 
 
-_OURS: Final = (StaleError, SentinelError)
+_OURS: Final = (StaleError, SilentError, SentinelError)
 """Errors whose messages have no secrets."""
+
+_WORDS: Final[Mapping[type[BaseException], str]] = {
+    driver.ConnectionError: "the connection was closed",
+    driver.TimeoutError: "no answer",
+}
+"""The reasons of errors of redis-py that have no cause in the system."""
 
 REPLACING: Final = (StaleError, SilentError, driver.ReadOnlyError)
 """After these the other connections are of no use either; the last: the master was demoted."""
@@ -121,7 +127,8 @@ def translate_error(exc: BaseException, where: str, *, is_unsure: bool) -> Locus
             message = re.split(r"\.? script: \w{40}|, on @user_script", str(exc))[0]
             return kind(f"Redis {where}" + remedy.replace("{said}", message))
     found = "" if isinstance(exc, SentinelError) else get_code(exc) or get_reason(exc)
-    what = found or (str(exc) if isinstance(exc, _OURS) else type(exc).__name__)
+    words = _WORDS.get(type(exc)) or type(exc).__name__
+    what = found or (str(exc) if isinstance(exc, _OURS) else words)
     if is_lost(exc) or is_transient(exc):
         end = _UNSURE if is_unsure else _NOTHING
         return ConnectionFailedError(f"cannot reach Redis {where} ({what}); {end}")

@@ -41,7 +41,7 @@ if TESTS_RUN:
 
     from locus_store import RedisBackend, RedisCheckpointSaver, redis_checkpointer
     from locus_store.backends.documents import packed
-    from locus_store.backends.redis import addresses, documents, scripts
+    from locus_store.backends.redis import addresses, documents, failures, scripts
     from locus_store.backends.redis.keys import RedisKeys, compute_bucket
 
 if TYPE_CHECKING:
@@ -788,6 +788,16 @@ async def test_a_call_whose_answer_was_lost_does_not_say_that_nothing_was_done(
             assert "may have been done or not" in await under_way
     finally:
         proxy.close()
+
+
+def test_a_lost_connection_is_told_in_words() -> None:
+    for error, reason in (
+        (failures.SilentError("no answer"), "no answer"),
+        (redis.TimeoutError("Timeout reading from h:1"), "no answer"),
+        (redis.ConnectionError("Connection closed by server."), "the connection was closed"),
+    ):
+        told = failures.translate_error(error, "h:1", is_unsure=True)
+        assert f"cannot reach Redis h:1 ({reason}); what was under way may have" in str(told)
 
 
 async def test_a_cluster_and_a_single_server_are_told_from_each_other(
