@@ -8,6 +8,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
+from itertools import takewhile
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy.engine import Connection, Engine
@@ -24,6 +26,9 @@ T = TypeVar("T")
 GROUP: Final = 256
 """Bodies in one transaction at most."""
 
+BUSY_STEP_SECONDS: Final = 0.01
+"""A job whose time ends so soon is not waited for again."""
+
 
 class _Job:
     """A body of a sync call, whose thread waits.
@@ -33,10 +38,11 @@ class _Job:
         promote: Makes another thread than the one that waits the leader.
     """
 
-    __slots__ = ("_changed", "_error", "_result", "body", "is_answered", "promote")
+    __slots__ = ("_changed", "_error", "_result", "at", "body", "is_answered", "promote")
 
     def __init__(self, body: Body[Any] | None, promote: Callable[[], None] | None = None) -> None:
         self.body = body
+        self.at = monotonic()
         self.is_answered = False
         self._changed = threading.Lock()
         self._changed.acquire()
@@ -70,10 +76,11 @@ class _LoopJob:
         promote: Makes the writer's thread the leader.
     """
 
-    __slots__ = ("body", "future", "loop", "promote")
+    __slots__ = ("at", "body", "future", "loop", "promote")
 
     def __init__(self, body: Body[Any] | None, promote: Callable[[], None]) -> None:
         self.body = body
+        self.at = monotonic()
         self.promote = promote
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
@@ -142,6 +149,12 @@ class SQLiteWriter:
         self._connection: Connection | None = None
         self._driver: sqlite3.Connection | None = None
         """The driver's connection, unless the engine's owner handles its transactions."""
+
+        self._timeout = 0.0
+        """SQLite's busy timeout in seconds."""
+
+        self._is_blocked = False
+        """The last transaction did not get the lock."""
 
         self._identity: object = None
         """Another one of the database means that it was replaced while it was open."""
@@ -213,11 +226,13 @@ class SQLiteWriter:
         with self._gate:
             jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), GROUP))]
         try:
-            answers = self._commit([it.body for it in jobs if it is not self._stop_job])
+            answers = self._commit([it.body for it in jobs if it is not self._stop_job], jobs[0].at)
             if jobs[-1] is self._stop_job:
                 self._close_connection()
                 answers.append((None, None))
         except BaseException as exc:  # noqa: BLE001  (raised in every caller of the group)
+            if self._is_blocked:
+                jobs = self._put_back(jobs)
             answers = [(None, exc)] * len(jobs)
         with self._gate:
             following = self._jobs[0] if self._jobs else None
@@ -226,14 +241,22 @@ class SQLiteWriter:
             following.promote()
         _answer_callers(jobs, answers)
 
-    def _commit(self, bodies: list[Body[Any] | None]) -> list[_Answer]:
+    def _put_back(self, jobs: list[_Job | _LoopJob]) -> list[_Job | _LoopJob]:
+        """Return the jobs that have waited for the lock for the whole timeout; keep the others."""
+        limit = monotonic() - self._timeout + BUSY_STEP_SECONDS
+        late = [*takewhile(lambda it: it.at <= limit, jobs)] or jobs[:1]
+        with self._gate:
+            self._jobs.extendleft(reversed(jobs[len(late) :]))
+        return late
+
+    def _commit(self, bodies: list[Body[Any] | None], since: float) -> list[_Answer]:
         if not bodies:
             return []
         connection = self._open()
         if not any(bodies):  # to read needs no write lock
             return [(None, None)] * len(bodies)
         try:
-            self._database.begin_write(connection, self._driver)
+            self._begin(connection, since)
             if len(bodies) == 1 and bodies[0] is not None:
                 answers: list[_Answer] = [(bodies[0](connection), None)]  # fails as a whole
             else:
@@ -249,6 +272,29 @@ class SQLiteWriter:
             raise
         observe.record_commit(self._database, len(bodies))
         return answers
+
+    def _begin(self, connection: Connection, since: float) -> None:
+        """Take the write lock; jobs that wait since a time have waited for it, if it was not free.
+
+        SQLite would wait for the whole timeout again.
+        """
+        if self._driver is None:
+            return self._database.begin_write(connection)
+        was_blocked, self._is_blocked = self._is_blocked, False
+        if was_blocked:
+            self._set_timeout(since + self._timeout - monotonic())
+        try:
+            self._database.begin_write(connection, self._driver)
+        except sqlite3.OperationalError as exc:
+            self._is_blocked = exc.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            raise
+        finally:
+            if was_blocked:
+                self._set_timeout(self._timeout)
+
+    def _set_timeout(self, seconds: float) -> None:
+        assert self._driver is not None  # noqa: S101  (the callers use it)
+        self._driver.execute(f"PRAGMA busy_timeout={max(0, round(1000 * seconds))}")
 
     def _open(self) -> Connection:
         if self._connection is not None:
@@ -271,6 +317,8 @@ class SQLiteWriter:
             raise
         self._connection, self._identity = connection, self._database.identify()
         self._driver = find_driver(connection)
+        if self._driver is not None:
+            self._timeout = self._driver.execute("PRAGMA busy_timeout").fetchone()[0] / 1000
         observe.report_opened(self._database)
         return connection
 

@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from locus_store import BackendError, SQLiteBackend, blocking, open_checkpointer
+from locus_store.backends.sqlite import writer as sqlite_writer
 from locus_store.backends.sqlite.dialect import SQLiteDatabase
 from locus_store.runtime import observe
 from locus_store.sql.connections.database import iterate_causes
@@ -201,6 +202,46 @@ def test_64_threads_that_save_at_once_share_a_commit(
         assert len({it.result(WAIT) for it in saves}) == 64
     assert sorted(commits) == [1, 63]
     assert len(checkpointer.list_threads()) == 64
+
+
+@pytest.mark.anyio
+async def test_no_save_waits_longer_than_the_busy_timeout_behind_others(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, took, saves, begun = [0.0], dict[int, float](), list[Any](), list[float]()
+    monkeypatch.setattr(sqlite_writer, "monotonic", lambda: clock[0], raising=False)
+    async with open_checkpointer(url, busy_timeout_seconds=WAIT, state_type=dict) as opened:
+        await opened.save({"n": 0}, "t")
+        writer, loop = opened.backend._runner._open.writer, asyncio.get_running_loop()
+
+        async def save(number: int) -> None:
+            since = clock[0]
+            with pytest.raises(BackendError, match="held the write lock"):
+                await opened.save({"n": 1}, f"t{number}")
+            took[number] = clock[0] - since
+
+        def wait_in_vain(_: object, __: object, driver: sqlite3.Connection) -> None:
+            while len(took) < len(begun):  # the clock stands until the last one has its answer
+                pass
+            begun.append(clock[0])
+            end = clock[0] + driver.execute("PRAGMA busy_timeout").fetchone()[0] / 1000
+            while len(saves) < 3:  # others come while the first one waits
+                clock[0] += WAIT / 10
+                saves.append(asyncio.run_coroutine_threadsafe(save(len(saves)), loop))
+                while len(writer._jobs) < len(saves):
+                    pass
+            clock[0] = end
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SQLiteDatabase, "begin_write", wait_in_vain)
+            await save(3)
+            await asyncio.gather(*map(asyncio.wrap_future, saves))
+        assert took == dict.fromkeys(range(4), pytest.approx(WAIT, abs=0.1))
+        await opened.save({"n": 1}, "t")
+        assert writer._driver.execute("PRAGMA busy_timeout").fetchone() == (WAIT * 1000,)
 
 
 def test_others_read_while_a_caller_waits_for_the_lock(
