@@ -251,19 +251,25 @@ class LoopClient(loops.LoopResources):
 
         A time limit of redis-py would begin a task for each command that it sends.
         """
-        async with self._places:
-            try:
-                async with asyncio.timeout((_limit.get() or self._answer_seconds) + more_seconds):
-                    return await call(*args)
-            except TimeoutError as exc:
-                raise failures.SilentError("no answer") from exc
-            except (AttributeError, TypeError) as exc:
-                # On CLUSTERDOWN redis-py 8.1 closes all connections of a cluster, those too that
-                # others are just opening: their writer is None then.
-                is_without_writer = self.is_cluster and isinstance(exc, AttributeError)
-                if not is_without_writer and not failures.is_of_closed_transport(exc):
-                    raise
-                raise driver.ConnectionError("closed by another call") from exc
+        try:
+            async with asyncio.timeout(self._answer_seconds if self._places.locked() else None):
+                await self._places.acquire()
+        except TimeoutError as exc:
+            raise failures.CrowdedError("all connections are waiting for answers") from exc
+        try:
+            async with asyncio.timeout((_limit.get() or self._answer_seconds) + more_seconds):
+                return await call(*args)
+        except TimeoutError as exc:
+            raise failures.SilentError("no answer") from exc
+        except (AttributeError, TypeError) as exc:
+            # On CLUSTERDOWN redis-py 8.1 closes all connections of a cluster, those too that
+            # others are just opening: their writer is None then.
+            is_without_writer = self.is_cluster and isinstance(exc, AttributeError)
+            if not is_without_writer and not failures.is_of_closed_transport(exc):
+                raise
+            raise driver.ConnectionError("closed by another call") from exc
+        finally:
+            self._places.release()
 
     async def _call(self, call: ScriptCall) -> Any:
         try:

@@ -21,6 +21,10 @@ class StaleError(driver.ConnectionError):
     """A connection that was idle did not answer; nothing else was sent on it."""
 
 
+class CrowdedError(StaleError):
+    """No other call ended in the time of an answer; nothing was sent."""
+
+
 class SilentError(driver.TimeoutError):
     """There was no answer in the time of the first attempt."""
 

@@ -790,6 +790,17 @@ async def test_a_call_whose_answer_was_lost_does_not_say_that_nothing_was_done(
         proxy.close()
 
 
+async def test_a_call_waits_for_others_no_longer_than_for_an_answer(redis_url: str) -> None:
+    options: dict[str, Any] = {"pool_size": 2, "timeout_seconds": 0.05, "retry_seconds": 0}
+    async with RedisBackend(redis_url, **options) as backend:
+        await backend.save("t", {"n": 1})
+        client = await backend._documents._connections.get()
+        async with client._places, client._places:  # calls that a silent server does not answer
+            assert "waiting for answers); nothing was done" in await told(backend.load("t"))
+            assert "waiting for answers); nothing was" in await told(backend.save("t", {"n": 2}))
+        assert await backend.load("t") == {"n": 1}
+
+
 def test_a_lost_connection_is_told_in_words() -> None:
     for error, reason in (
         (failures.SilentError("no answer"), "no answer"),
