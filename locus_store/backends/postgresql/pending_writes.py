@@ -8,8 +8,10 @@ from itertools import chain
 from typing import Any
 from weakref import proxy
 
+from sqlalchemy.exc import TimeoutError as NoConnectionError
+
 from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
-from locus_store.errors import LocusStoreError
+from locus_store.errors import ConnectionFailedError, LocusStoreError
 from locus_store.runtime import observe
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, Undecided
 from locus_store.sql.columns.types import encode_key
@@ -100,7 +102,9 @@ class WriteBatches:
             stored = await self._pool.retry(lambda: self._run(batches))
         except Exception as exc:
             is_known = isinstance(exc, (LocusStoreError, *self._database.driver_errors))
-            if len(batches) == 1 or not is_known:
+            is_away = isinstance(exc, (ConnectionFailedError, NoConnectionError))
+            is_away = is_away or self._database.is_lost_connection(exc)  # each would wait again
+            if len(batches) == 1 or is_away or not is_known:
                 raise
             return [Undecided.ALONE] * len(batches)  # the faulty one is found by running each alone
         return [number in stored for number in range(len(batches))]

@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import TimeoutError as NoConnectionError
 
-from locus_store import PostgreSQLBackend
+from locus_store import BackendError, ConnectionFailedError, PostgreSQLBackend
 from locus_store.backends.postgresql.contents import LONE_WRITES
 from locus_store.backends.postgresql.pending_writes import WriteBatches
 from locus_store.backends.postgresql.save_groups import Saves
@@ -53,6 +54,28 @@ async def test_writes_of_many_threads_share_statements_and_are_all_there(backend
     for name in threads:
         found = await backend.get_writes(name, "v")
         assert [(it.task_id, it.idx) for it in found] == [(name, it) for it in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(ConnectionFailedError, ConnectionFailedError), (NoConnectionError, BackendError)],
+)
+async def test_batches_share_the_error_of_a_server_that_is_away(
+    backend, monkeypatch, error: type[Exception], told: type[Exception]
+) -> None:
+    """One by one, each would wait for the server again."""
+    await backend.write_state("t", {"k": 1}, checkpoint_id="v")
+    groups: list[int] = []
+
+    async def refuse(_: WriteBatches, batches: Any) -> None:
+        groups.append(len(batches))
+        raise error("no answer in time")
+
+    monkeypatch.setattr(WriteBatches, "_run", refuse)
+    puts = [backend.put_writes("t", "v", [written(f"task{it:02}")]) for it in range(40)]
+    [_, *answers] = await asyncio.gather(*puts, return_exceptions=True)
+    assert [type(it) for it in answers] == [told] * 39
+    assert sum(groups) <= 40
 
 
 @pytest.mark.parametrize("is_new", [False, True])
