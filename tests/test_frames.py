@@ -564,10 +564,14 @@ def test_what_json_cannot_hold_is_refused_wherever_it_stands(value: Any, with_ba
         compare_states({"m": [value if value is not DEEP else [DEEP]]}, basis)
 
 
-@pytest.mark.parametrize("key", [1, None, b"x"])
-def test_other_keys_are_refused_at_the_root(key: Any) -> None:
-    with pytest.raises(SerializationError, match=r"^the state"):
-        compare_states({key: 1, "a": 2}, None)
+@pytest.mark.parametrize("key", [1, None, True, 1.5, b"x"])
+def test_other_keys_are_refused_at_the_root_and_in_a_large_object(key: Any) -> None:
+    for state in ({key: 1, "a": 2}, {key: 1}):
+        with pytest.raises(SerializationError, match=r"^the state"):
+            compare_states(state, None)
+    basis = compare_states({"a": {"b": "x" * SMALL_BYTES}}, None).tree
+    with pytest.raises(SerializationError, match=r"^a has the key"):
+        compare_states({"a": {key: "x" * SMALL_BYTES}}, basis)
 
 
 @pytest.mark.parametrize("root", [[], "x", 1, None])

@@ -222,6 +222,8 @@ def build_object_by_entries(
     keys = sorted(value)
     names = encode_canonical(keys)
     is_same = names == old.names
+    if not is_same:
+        "".join(keys)  # raises TypeError unless all are strings
     has_msgpack = False
     size = len(names)  # the head of an object is as long as that of a list
     weight = _EMPTY_WEIGHT + 2 * len(names)
