@@ -109,6 +109,17 @@ def test_a_long_chain_of_large_changes_to_a_small_state_is_folded() -> None:
     assert fold([whole({}), *replaced], MIB) == {"a": "199" * 100_000}
 
 
+@pytest.mark.parametrize("unchanged", range(1, 9))
+def test_a_frame_of_many_operations_is_read_under_the_limit_of_its_state(unchanged: int) -> None:
+    keys = [chr(ord("a") + it) for it in range(17)]
+    states = [{"": "x" * unchanged, **dict.fromkeys(keys, number)} for number in (0.5, 1.5)]
+    first = compare_states(states[0], None)
+    done = compare_states(states[1], first.tree)
+    if done.frames is not None:
+        payloads = [first.to_payload(), done.frames]
+        assert fold(payloads, done.packed_state.state_bytes) == states[1]
+
+
 def test_a_frame_is_never_longer_than_the_state() -> None:
     """The path to each change repeats the key."""
     key = "k" * 10_000

@@ -15,6 +15,7 @@ from locus_store.values.encoding import (
     encode_canonical,
     is_msgpack_encoding,
     join_list,
+    make_list_head,
     pack_frame,
     skip_list_head,
 )
@@ -87,7 +88,8 @@ class Frame:
         Long keys that many paths repeat make it longer. A frame that is shorter than an accepted
         state exceeds no limit either.
         """
-        return self.to_payload() if self.size <= whole.size + ENVELOPE_BYTES else None
+        size = len(make_list_head(len(self.operations))) + self.size
+        return self.to_payload() if size <= whole.size + ENVELOPE_BYTES else None
 
 
 _Patch: TypeAlias = Callable[[int, int], "Frame | None"]
