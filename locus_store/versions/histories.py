@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final, cast
 
 from locus_store import versions
+from locus_store.errors import IntegrityError
 from locus_store.types import FOREVER, ArchivedLine, ArchivedWrite
 from locus_store.values.encoding import UNLIMITED, decode, encode
 from locus_store.values.frames import encode_operations, read_restorable_operations
@@ -195,7 +196,10 @@ class Row:
         is_framed, held = self._held
         if not is_framed:
             if held.startswith(b'"'):
-                held = base64.b64decode(held[1:-1], validate=True)
+                try:
+                    held = base64.b64decode(held[1:-1], validate=True)
+                except ValueError as exc:
+                    raise IntegrityError("a stored version is sealed in an unknown form") from exc
             else:
                 held = encode_operations(cast("list[Any]", decode(held)))
             self._held = True, held

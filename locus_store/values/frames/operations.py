@@ -88,9 +88,12 @@ def encode_operations(operations: list[Any]) -> bytes:
     Raises:
         IntegrityError: They are not in this form.
     """
-    if operations[:1] == [MSGPACK]:
-        operations = list(map(_unmark_msgpack, operations[1:]))
-    return pack_frame(encode_canonical(operations)) if operations else b""
+    try:
+        if operations[:1] == [MSGPACK]:
+            operations = list(map(_unmark_msgpack, operations[1:]))
+        return pack_frame(encode_canonical(operations)) if operations else b""
+    except (AttributeError, LookupError, TypeError, RecursionError) as exc:
+        raise make_malformed_error("operation", exc) from exc
 
 
 _MARK: Final = "$m"
