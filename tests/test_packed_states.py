@@ -17,7 +17,13 @@ from test_frames import KINDS, SLOW, Histories, reference_digest, start
 from locus_store import CheckpointSaver, IntegrityError, MemoryCheckpointer, SerializationError
 from locus_store.backends.memory.backend import MemoryBackend
 from locus_store.values import frames
-from locus_store.values.encoding import MAX_STATE_BYTES, encode, encode_canonical, pack_frame
+from locus_store.values.encoding import (
+    MAX_STATE_BYTES,
+    decode,
+    encode,
+    encode_canonical,
+    pack_frame,
+)
 from locus_store.values.frames import folding
 from locus_store.values.msgpack import as_json, convert_to_json, get_packed
 from locus_store.versions.histories import Row
@@ -75,7 +81,7 @@ def test_every_version_of_any_history_comes_back_exactly(kinds: list[str], seed:
         assert frames.compare_states(state, None, packed=True).tree.digest == shape.digest
         assert reference_digest(state) == shape.digest
         assert encode_canonical(frames.pack_state(shape).to_state()) == encode_canonical(state)
-        told = frames.read_restorable_operations(payload, MAX_STATE_BYTES)
+        told = decode(frames.read_restorable_operations(payload, MAX_STATE_BYTES))
         again = frames.Folder(MAX_STATE_BYTES)
         for it in [*payloads[: payloads.index(payload)], frames.encode_operations(told)]:
             again.apply(it)
@@ -268,7 +274,25 @@ def test_a_frame_that_no_save_wrote_is_damage(operation: list[Any]) -> None:
     with contextlib.suppress(IntegrityError):
         frames.extract_text(payload, MAX_STATE_BYTES)
     with contextlib.suppress(IntegrityError):
-        frames.encode_operations(frames.read_restorable_operations(payload, MAX_STATE_BYTES))
+        frames.encode_operations(
+            decode(frames.read_restorable_operations(payload, MAX_STATE_BYTES))
+        )
+
+
+@pytest.mark.parametrize("levels", [300, 900, 1000])
+@pytest.mark.parametrize("head", [b"\x91", b"\x81\xa1a"], ids=["lists", "objects"])
+def test_an_operation_with_bytes_that_is_nested_too_deeply_is_damage(
+    levels: int, head: bytes
+) -> None:
+    state, path = ormsgpack.packb({"a": BYTES}), ormsgpack.packb(["a"])
+    deep = b"\x93\xa1=" + path + head * levels + ormsgpack.packb(BYTES)
+    payload = pack_frame(b"\x93\x93\xa1=\x90" + state + deep + b"\x93\xa1=" + path + b"\1")
+    with contextlib.suppress(IntegrityError):
+        frames.Folder(MAX_STATE_BYTES, in_json=True).apply(payload)
+    with contextlib.suppress(IntegrityError):
+        frames.read_operations(payload, MAX_STATE_BYTES)
+    with pytest.raises(IntegrityError):
+        frames.read_restorable_operations(payload, MAX_STATE_BYTES)
 
 
 def test_an_edit_of_a_large_value_costs_the_edit_and_brings_its_words() -> None:
@@ -318,7 +342,7 @@ def test_bytes_that_are_no_messagepack_are_kept(data: bytes) -> None:
     assert frames.fold([payload], MAX_STATE_BYTES) == state
     assert frames.build_digest_tree(frames.fold([payload], MAX_STATE_BYTES)).digest == shape.digest
     assert get_packed(as_json(data)) == data
-    told = frames.read_restorable_operations(payload, MAX_STATE_BYTES)
+    told = decode(frames.read_restorable_operations(payload, MAX_STATE_BYTES))
     assert frames.fold([frames.encode_operations(told)], MAX_STATE_BYTES) == state
 
 
@@ -343,12 +367,11 @@ def test_operations_that_no_save_wrote_are_damage(told: bytes) -> None:
 def test_no_key_of_a_user_passes_for_a_mark(value: Any) -> None:
     state = {"fields": value, "channel_values": {"a": ormsgpack.packb(value), "$m": [BYTES]}}
     [payload], _ = chain([state])
-    told = frames.read_restorable_operations(payload, MAX_STATE_BYTES)
+    told = decode(frames.read_restorable_operations(payload, MAX_STATE_BYTES))
     assert frames.fold([frames.encode_operations(told)], MAX_STATE_BYTES) == state
     plain = frames.compare_states({"a": value}, None).to_payload()
-    assert (
-        frames.encode_operations(frames.read_restorable_operations(plain, MAX_STATE_BYTES)) == plain
-    )
+    told = decode(frames.read_restorable_operations(plain, MAX_STATE_BYTES))
+    assert frames.encode_operations(told) == plain
 
 
 HALF = "half \ud83d"

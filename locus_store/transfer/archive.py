@@ -344,7 +344,9 @@ def _iterate_objects(
                 **select(record, _VERSION),
                 "created_at": record.created_at,
                 "digest": record.digest.hex(),
-                "operations": frames.read_restorable_operations(record.payload, max_state_bytes),
+                "operations": orjson.Fragment(
+                    frames.read_restorable_operations(record.payload, max_state_bytes)
+                ),
             }
         for write in line.writes:
             yield {"kind": "write", **describe_write(write), "digest": _identify(write)[1]}

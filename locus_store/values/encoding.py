@@ -156,9 +156,10 @@ def require_json(encoding: bytes, surrounding: int) -> None:
     """
     if is_plain(encoding, surrounding):
         return
-    if may_hold_binary(encoding) or (_FLOAT in encoding and _MAY_BE_INFINITE.search(encoding)):
-        plain = orjson.loads(orjson.dumps(decode_canonical(encoding)))  # NaN becomes null
-        if encode_canonical(plain) != encoding:
+    may_be_infinite = _FLOAT in encoding and _MAY_BE_INFINITE.search(encoding)
+    if may_be_infinite or may_hold_binary(encoding):
+        plain = orjson.dumps(decode_canonical(encoding))  # refuses bytes; NaN becomes null
+        if may_be_infinite and encode_canonical(orjson.loads(plain)) != encoding:
             raise ValueError("not exactly JSON")
     require_levels(encoding, surrounding)
 

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from locus_store import versions
 from locus_store.errors import IntegrityError
 from locus_store.types import FOREVER, ArchivedLine, ArchivedWrite
-from locus_store.values.encoding import UNLIMITED, decode, encode
+from locus_store.values.encoding import UNLIMITED, decode
 from locus_store.values.frames import encode_operations, read_restorable_operations
 from locus_store.values.sealing import is_sealed
 from locus_store.versions import Line, Record
@@ -220,4 +220,4 @@ def _encode_body(payload: bytes) -> bytes:
     """Return the operations of a payload as one JSON list on one line; sealed, as a string."""
     if is_sealed(payload):
         return b'"%b"' % base64.b64encode(payload)
-    return encode(read_restorable_operations(payload, UNLIMITED))
+    return read_restorable_operations(payload, UNLIMITED)

@@ -147,18 +147,22 @@ class Folder:
             IntegrityError: They are damaged, or the state is too large.
         """
         for body in unpack_frames(payload, self._most_frame_bytes):
-            if self._in_json and (self._exact or has_bytes(body)):
-                self._apply_exactly(body)
-                self.perform(op for it in parse_frame(body) for op in self._refine(it))
+            self._count(body)
+            operations = parse_frame(body)
+            if self._in_json and (self._exact or has_bytes(body, operations)):
+                try:
+                    self._apply_exactly(body)
+                    self.perform(op for it in operations for op in self._refine(it))
+                except (RecursionError, TypeError) as exc:
+                    raise make_malformed_error("operation", "nested too deeply") from exc
             else:
-                self._apply_body(body)
+                self.perform(operations)
 
-    def _apply_body(self, body: bytes) -> None:
+    def _count(self, body: bytes) -> None:
         more_bytes = LONGEST_JSON * len(body)
         if self._most_bytes + more_bytes > 2 * self._max_bytes:
             self._measure()
         self._most_bytes += more_bytes
-        self.perform(parse_frame(body))
 
     def _apply_exactly(self, body: bytes) -> None:
         if self._exact is None:
@@ -167,7 +171,8 @@ class Folder:
             )
             self._exact = Folder(self._max_bytes, root, self._most_bytes)
             self._max_bytes = UNLIMITED  # of JSON that is only shown
-        self._exact._apply_body(body)  # noqa: SLF001  (of this class)
+        self._exact._count(body)  # noqa: SLF001  (of this class)
+        self._exact.perform(parse_frame(body))  # objects of its own
 
     def _refine(self, operation: list[Any]) -> Iterable[list[Json]]:
         """Return an operation as operations on JSON; a replaced value becomes its changes."""

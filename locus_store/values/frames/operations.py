@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from reprlib import repr as short
 from typing import Any, Final, cast
 
@@ -26,11 +27,15 @@ def read_operations(payload: bytes, max_bytes: int) -> list[list[Json]]:
         IntegrityError: the payload is damaged, or too large.
     """
     found: list[list[Json]] = []
-    for body in unpack_record(payload, max_bytes):
-        is_packed = has_bytes(body)
-        for operation in parse_frame(body):
-            is_json = not is_packed and operation[:1] != ["m"]
-            found += [operation] if is_json else iterate_json_operations(operation)
+    try:
+        for body in unpack_record(payload, max_bytes):
+            operations = parse_frame(body)
+            is_packed = has_bytes(body, operations)
+            for operation in operations:
+                is_json = not is_packed and operation[:1] != ["m"]
+                found += [operation] if is_json else iterate_json_operations(operation)
+    except RecursionError as exc:
+        raise make_malformed_error("operation", "nested too deeply") from exc
     return found
 
 
@@ -63,7 +68,7 @@ def check_operation(operation: Any) -> list[Any]:
     raise make_malformed_error("operation", operation)
 
 
-def read_restorable_operations(payload: bytes, max_bytes: int) -> list[Any]:
+def read_restorable_operations(payload: bytes, max_bytes: int) -> bytes:
     """Return the operations of one record as JSON that restores them; see ``encode_operations``.
 
     A list that begins with ``"msgpack"`` may have bytes, which are ``{"$m": [the JSON of them]}``.
@@ -72,13 +77,12 @@ def read_restorable_operations(payload: bytes, max_bytes: int) -> list[Any]:
     Raises:
         IntegrityError: the payload is damaged, or too large.
     """
-    bodies = unpack_record(payload, max_bytes)
-    found = [op for body in bodies for op in parse_frame(body)]
-    if not any(map(has_bytes, bodies)):
-        return found
+    found = read_stored_operations(payload, max_bytes)
+    with suppress(TypeError):  # it has bytes
+        return encode(found)
     try:
-        return [MSGPACK, *map(_mark_msgpack, found)]
-    except RecursionError as exc:
+        return encode([MSGPACK, *map(_mark_msgpack, found)])
+    except (RecursionError, TypeError) as exc:
         raise make_malformed_error("operation", "nested too deeply") from exc
 
 
@@ -151,11 +155,11 @@ def iterate_strings(rest: list[Json]) -> Iterator[str]:
             rest.extend(reversed(item if isinstance(item, list) else list(item.values())))
 
 
-def has_bytes(body: bytes) -> bool:
-    """Return whether the operations of a frame have MessagePack as bytes in them."""
+def has_bytes(body: bytes, operations: list[list[Any]]) -> bool:
+    """Return whether the operations of a frame's body have MessagePack as bytes in them."""
     if may_hold_binary(body):
         try:
-            encode(decode_sorted(body))
+            encode(operations)
         except TypeError:
             return True
     return False
