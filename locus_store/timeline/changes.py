@@ -24,6 +24,7 @@ from locus_store.timeline.readable import cut_common_ends, strip_tags
 from locus_store.types import Version
 from locus_store.values.encoding import are_equal, decode, encode
 from locus_store.values.frames import Folder, read_operations
+from locus_store.values.frames.operations import make_malformed_error
 
 MOST: Final = 4
 """BriefChanges of a version that are described; further ones are counted."""
@@ -191,9 +192,12 @@ def describe_record(payload: bytes, max_bytes: int) -> BriefChanges:
         IntegrityError: The payload is damaged, or too large.
     """
     operations: list[list[Any]] = list(read_operations(payload, max_bytes))
-    keys = {str(it[1][0]) for it in operations if it[1]}
-    of_graph = not keys.isdisjoint(_GRAPHS)
-    return _collect(_change_alone(operations[:OPERATIONS], of_graph=of_graph))
+    try:
+        keys = {str(it[1][0]) for it in operations if it[1]}
+        of_graph = not keys.isdisjoint(_GRAPHS)
+        return _collect(_change_alone(operations[:OPERATIONS], of_graph=of_graph))
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as exc:
+        raise make_malformed_error("operation", exc) from exc
 
 
 def _change_alone(operations: list[list[Any]], *, of_graph: bool) -> Iterator[BriefChange]:
@@ -202,7 +206,8 @@ def _change_alone(operations: list[list[Any]], *, of_graph: bool) -> Iterator[Br
         if path is None:
             continue
         if not path:
-            state: dict[str, Any] = unwrap(rest[0])[1]
+            content = unwrap(rest[0])[1]
+            state: dict[str, Any] = content if isinstance(content, dict) else rest[0]
             is_graph = of_graph or is_graphs(rest[0])
             keys = [it for it in state if not (is_graph and is_bookkeeping(it))]
             keys.sort(key=lambda it: not isinstance(unwrap(state[it])[1], list))

@@ -8,16 +8,19 @@ from typing import Any
 import pytest
 from histories import History
 
-from locus_store import MemoryBackend
+from locus_store import IntegrityError, MemoryBackend
 from locus_store.timeline.changes import (
     CHARACTERS,
     MOST,
     PATH,
     compare_briefly,
+    describe_record,
     describe_value,
     describe_versions,
 )
 from locus_store.timeline.graph import read_graph
+from locus_store.values.encoding import MAX_STATE_BYTES, encode_canonical, pack_frame
+from locus_store.values.frames import compare_states
 
 pytestmark = pytest.mark.anyio
 
@@ -128,6 +131,20 @@ def test_any_value_is_a_few_words_in_one_line(value: Any) -> None:
     text = describe_value(value)
     assert len(text) <= CHARACTERS + len("calls ") + 2
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("content", [["a", 1, 2], ["a", 1, "b"], ["a", 1, [{}]]])
+def test_a_state_that_looks_like_an_object_of_a_class_is_described(content: list[Any]) -> None:
+    payload = compare_states({"$": "x", "c": 100, "v": content}, None).to_payload()
+    assert "c = 100" in str(describe_record(payload, MAX_STATE_BYTES))
+
+
+@pytest.mark.parametrize(
+    "operation", [["=", [], 1], ["["], ["[", ["a"], 0, 0, 5], ["=", [{}], 1], ["t", ["a"]]]
+)
+def test_a_record_that_no_save_wrote_is_an_integrity_error(operation: list[Any]) -> None:
+    with pytest.raises(IntegrityError):
+        describe_record(pack_frame(encode_canonical([operation])), MAX_STATE_BYTES)
 
 
 def test_deep_and_wide_states_are_bounded() -> None:
