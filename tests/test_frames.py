@@ -308,6 +308,8 @@ def test_a_shape_that_continues_a_known_one_encodes_what_is_new(
 
 
 CHANGES: dict[str, Any] = {
+    "shrink": lambda it: [it["d"].pop(key, None) for key in ("k2", "k3")],
+    "grow": lambda it: it["d"].update({f"l{n}": "x" * 500 for n in range(4)}),
     "append": lambda it: it["m"].append({"z": 1, "a": 2}),
     "insert": lambda it: it["m"].insert(3, {"new": [1]}),
     "edit": lambda it: it["m"][40].update(c="edited"),

@@ -356,6 +356,8 @@ def _as_small(value: object, before: Node | None, depth: int, *, is_json: bool) 
 
 
 def _build_small(encoding: bytes, depth: int, *, is_json: bool) -> SmallNode:
+    if len(encoding) > SMALL_BYTES:
+        raise ValueError("another thread changes the value")
     (require_levels if is_json else require_json)(encoding, depth - 1)
     return SmallNode(digest(encoding), len(encoding), encoding)
 
