@@ -28,7 +28,15 @@ from locus_store.values.encoding import (
     pack_frame,
     unpack_frames,
 )
-from locus_store.values.frames import build_digest_tree, compare_states, extract_text, fold
+from locus_store.values.frames import (
+    build_digest_tree,
+    compare_states,
+    decode_value,
+    diff_value,
+    encode_value,
+    extract_text,
+    fold,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,6 +161,18 @@ def test_the_limit_is_also_the_length_of_the_messagepack() -> None:
     assert fold([done.to_payload()], size) == state
     with pytest.raises(SerializationError, match=f"max_state_bytes={size - 1}"):
         done.packed_state.require_size(size - 1)
+
+
+def test_the_limit_of_a_value_is_the_same_for_a_change_of_an_older_one() -> None:
+    old, new = [0.5] * 200, [*[0.5] * 199, 1.5]
+    size, tree = len(encode_canonical(new)), compare_states({"a": old}, None).tree
+    assert decode_value(encode_value(new, size), size) == new
+    payload = diff_value(new, tree, ["a"], size)
+    assert payload is not None
+    assert decode_value(payload, size, old) == new
+    for write in (encode_value, lambda value, most: diff_value(value, tree, ["a"], most)):
+        with pytest.raises(SerializationError, match=f"max_state_bytes={size - 1}"):
+            write(new, size - 1)
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 1000, 100_000])

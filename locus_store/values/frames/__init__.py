@@ -240,7 +240,8 @@ def diff_value(
         return None
     old = ObjectNode(b"", 0, b"", {_KEY: node}, {_KEY: encode_reference(node)}, 0)
     root = build_root({_KEY: value}, DigestTree(old), packed=packed)
-    require_json_size(lambda: open_whole(root.children[_KEY]), root.size, max_bytes)
+    size = root.size - len(root.names)
+    require_json_size(lambda: open_whole(root.children[_KEY]), size, max_bytes)
     frame = Frame()
     diff(node, root.children[_KEY], (_KEY,), frame)
     frames = frame.to_payload_shorter_than(root)
