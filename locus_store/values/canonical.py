@@ -7,15 +7,14 @@ import decimal
 import enum
 import math
 import uuid
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Iterable, Mapping
+from typing import Final, cast
 
 from locus_store.errors import SerializationError
 from locus_store.values.encoding import (
     MAX_DEPTH,
     MAX_INT,
     MIN_INT,
-    Grown,
     Json,
     decode_canonical,
     encode,
@@ -34,6 +33,25 @@ _HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     ((str, int, float, list, dict, tuple), "convert it to the plain type it derives from"),
 )
 _OTHER_HINT = "convert it to plain JSON values first (pydantic: model_dump(mode='json'))"
+
+
+class Grown(list[object]):
+    """A list of JSON values that no longer changes, with the list that it extends.
+
+    A save after a save of that other list inspects the new elements only.
+
+    Args:
+        items: The elements.
+        base: It begins with the elements of this one, the very same objects.
+    """
+
+    __slots__ = ("base", "token")
+
+    def __init__(self, items: Iterable[object], base: Grown | None = None) -> None:
+        super().__init__(items)
+        self.token: Final = object()
+        """Stands for the list without keeping its elements."""
+        self.base: Final = base.token if base is not None else None
 
 
 def canonicalize(value: object, path: str = "") -> Json:

@@ -21,25 +21,6 @@ from locus_store.values.compression import compress, decompress
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
-class Grown(list[object]):
-    """A list of JSON values that no longer changes, with the list that it extends.
-
-    A save after a save of that other list inspects the new elements only.
-
-    Args:
-        items: The elements.
-        base: It begins with the elements of this one, the very same objects.
-    """
-
-    __slots__ = ("base", "token")
-
-    def __init__(self, items: Iterable[object], base: Grown | None = None) -> None:
-        super().__init__(items)
-        self.token: Final = object()
-        """Stands for the list without keeping its elements."""
-        self.base: Final = base.token if base is not None else None
-
-
 MAX_DEPTH = 200
 """Most objects and lists that may stand inside each other, the state's own object counted."""
 

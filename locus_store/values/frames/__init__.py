@@ -8,10 +8,9 @@ from math import inf
 from typing import Final, cast
 
 from locus_store.errors import IntegrityError
-from locus_store.values.canonical import encode_exactly
+from locus_store.values.canonical import Grown as Grown, encode_exactly
 from locus_store.values.encoding import (
     LONGEST_JSON,
-    Grown as Grown,
     Json,
     decode,
     decode_canonical,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
+from locus_store.values.canonical import Grown
 from locus_store.values.encoding import (
     MAX_DEPTH,
-    Grown,
     are_flat,
     decode_canonical,
     digest,

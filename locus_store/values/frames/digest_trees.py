@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
 from locus_store.errors import SerializationError
-from locus_store.values.canonical import canonicalize, canonicalize_state
+from locus_store.values.canonical import Grown, canonicalize, canonicalize_state
 from locus_store.values.encoding import (
-    Grown,
     decode_canonical,
     digest,
     encode_canonical,
