@@ -330,8 +330,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         if written.outcome == "side":
             report_branch(thread_id, written.checkpoint_id)
         if written.outcome == "head" and connection is None:  # the caller may roll back
-            name, tree = written.checkpoint_id, change.tree
-            self._known.put(key, written.mark, name, tree, change.packed_state)
+            self._known.put(key, written.mark, written.checkpoint_id, change.tree)
         return written
 
     async def _compare(
@@ -340,12 +339,12 @@ class StorageBackend(ForTenants, Closing, ABC):
         """Return the state as a change of the version that this object knows best, if any."""
         known = self._known.get(key)
         change = frames.compare_states(data, known.tree if known else None, packed=packed)
-        change.packed_state.require_size(self.max_state_bytes)
+        change.tree.require_size(self.max_state_bytes)
         is_cold = known is None and change.tree.state_bytes > COLD_STATE_BYTES
         if reads_head and is_cold and await self.read_kept(key[1], namespace=key[2]):
             known = self._known.get(key)
             # As it was when it was handed in, whatever its owner did meanwhile.
-            state = change.packed_state.to_state()
+            state = change.tree.to_state()
             change = frames.compare_states(state, known.tree if known else None, packed=packed)
         return known, change
 
@@ -399,9 +398,9 @@ class StorageBackend(ForTenants, Closing, ABC):
         check_names(thread_id, namespace, checkpoint_id)
         key = self.tenant, thread_id, namespace
         known = self._known.get(key) if checkpoint_id is None else None
-        kept = known.packed_state if known else None  # may be dropped while we wait
+        kept = known.tree if known else None  # may lose its elements while we wait
         which: dict[str, Any] = {"namespace": namespace, "with_writes": with_writes}
-        if known and kept:
+        if known and kept and kept.is_whole:
             stored = await self.fetch_head(thread_id, known=known.mark, **which)
         else:
             stored = await self.fetch(thread_id, checkpoint_id=checkpoint_id, **which)
@@ -413,9 +412,9 @@ class StorageBackend(ForTenants, Closing, ABC):
         basis = None
         if known and kept and stored.basis is not None:
             is_same = stored.version.mark == known.mark
-            if is_same and self.is_digest_of(stored.version, known.tree.digest):
+            if is_same and self.is_digest_of(stored.version, kept.digest):
                 return keep_state(stored, kept)
-            basis, size = (kept, known.tree), size + kept.state_bytes
+            basis, size = kept, size + kept.state_bytes
         work = partial(decode_state, stored, self.max_state_bytes, basis, self.is_digest_of)
         try:
             state, tree = await run_off_loop(work, size)
@@ -424,10 +423,9 @@ class StorageBackend(ForTenants, Closing, ABC):
                 raise
             self._known.drop(key)  # the whole may be readable
             return await self.read_kept(thread_id, namespace=namespace, with_writes=with_writes)
-        kept = frames.pack_state(tree)
         if stored.version.mark == stored.head:
-            self._known.put(key, stored.head, stored.version.checkpoint_id, tree, kept)
-        return keep_state(stored, kept, state)
+            self._known.put(key, stored.head, stored.version.checkpoint_id, tree)
+        return keep_state(stored, tree, state)
 
     def known_version(
         self, thread_id: str, checkpoint_id: str, *, namespace: str = ""

@@ -41,7 +41,6 @@ from locus_store.values.frames import (
     extract_text,
     fold,
     fold_onto,
-    pack_state,
 )
 from locus_store.values.frames.alignment import align
 from locus_store.values.frames.digest_trees import REFERENCE_BYTES, SMALL_BYTES
@@ -273,14 +272,14 @@ def test_a_shape_that_continues_a_known_one_is_that_of_the_state(
         getattr(Histories, kind)(state, rng) if kind else nested_edits(state, rng)
         done = compare_states(scrambled(state, rng) if seed % 2 else state, shape)
         payloads.append(done.to_payload() if done.frames is None else done.frames)
-        saved.append((done.packed_state, done.tree))
+        saved.append((done.tree, done.tree))
         shape = done.tree
     for count, (known, near) in enumerate(saved, 1):
         folded, edits = fold_onto(known, payloads[count:], MAX_STATE_BYTES)
         continued, whole = build_digest_tree(folded, near, edits), build_digest_tree(folded)
         assert encode_canonical(folded) == encode_canonical(canonicalize_state(state))
         assert (continued.digest, continued.state_bytes) == (whole.digest, whole.state_bytes)
-        assert same(pack_state(continued).to_state(), state)
+        assert same(continued.to_state(), state)
         nested_edits(folded, rng)
         assert (
             compare_states(folded, continued).tree.digest
@@ -297,7 +296,7 @@ def test_a_shape_that_continues_a_known_one_encodes_what_is_new(
     basis = compare_states(state, None)
     state["m"] = [*state["m"], {"new": 1}]
     done = compare_states(state, basis.tree)
-    folded, edits = fold_onto(basis.packed_state, [done.frames or b""], MAX_STATE_BYTES)
+    folded, edits = fold_onto(basis.tree, [done.frames or b""], MAX_STATE_BYTES)
     encoded: list[object] = []
     for module in (arrays, digest_trees):
         monkeypatch.setattr(
@@ -355,10 +354,10 @@ def test_a_state_that_another_thread_changes_can_be_loaded(
             change = compare_states(state, basis.tree)
         found = [fold([change.to_payload()], MAX_STATE_BYTES)]
         if change.frames:
-            found.append(fold_onto(basis.packed_state, [change.frames], MAX_STATE_BYTES)[0])
+            found.append(fold_onto(basis.tree, [change.frames], MAX_STATE_BYTES)[0])
         assert {build_digest_tree(it).digest for it in found} == {change.tree.digest}
         last = compare_states(state, change.tree)
-        assert last.packed_state.to_state() == canonicalize_state(state)
+        assert last.tree.to_state() == canonicalize_state(state)
 
 
 @SLOW
@@ -1048,7 +1047,7 @@ def test_a_list_that_grew_from_another_one_than_the_basis_is_looked_at_as_a_whol
         for state in (Grown([*other, 3], other), Grown([*first, 3], first), other):
             made = compare_states({"list": state}, known)
             assert made.tree.digest == compare_states({"list": list(state)}, None).tree.digest
-            assert made.packed_state.to_state() == {"list": list(state)}
+            assert made.tree.to_state() == {"list": list(state)}
 
 
 def test_a_value_that_cannot_be_kept_is_named_within_a_list_that_grew() -> None:

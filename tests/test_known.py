@@ -12,7 +12,7 @@ def test_the_memory_of_versions_keeps_its_bound():
     for nth in range(200):
         done = compare_states({"m": ["x" * 100] * (nth % 30)}, None)
         mark, name = Mark("s", 1, nth, b""), f"v{nth}"
-        known.put((f"t{nth % 17}", ""), mark, name, done.tree, done.packed_state)
+        known.put((f"t{nth % 17}", ""), mark, name, done.tree)
         known.get((f"t{nth % 5}", ""))
         weights = [it.tree.weight for it in known._known.values()]
         assert known._bytes == sum(weights)

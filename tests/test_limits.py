@@ -125,7 +125,7 @@ def test_a_frame_of_many_operations_is_read_under_the_limit_of_its_state(unchang
     done = compare_states(states[1], first.tree)
     if done.frames is not None:
         payloads = [first.to_payload(), done.frames]
-        assert fold(payloads, done.packed_state.state_bytes) == states[1]
+        assert fold(payloads, done.tree.state_bytes) == states[1]
 
 
 def test_a_frame_is_never_longer_than_the_state() -> None:
@@ -146,21 +146,21 @@ def test_the_limit_is_the_length_of_the_json(text: str) -> None:
     state: dict[str, Any] = {"text": text, "list": [False, None, 1, 1.5] * 50, "none": {}}
     size = len(encode(state))
     done = compare_states(state, None)
-    done.packed_state.require_size(size)
+    done.tree.require_size(size)
     assert fold([done.to_payload()], size) == state
     with pytest.raises(SerializationError, match=f"max_state_bytes={size - 1}"):
-        done.packed_state.require_size(size - 1)
+        done.tree.require_size(size - 1)
 
 
 def test_the_limit_is_also_the_length_of_the_messagepack() -> None:
     state: dict[str, Any] = {"floats": [0.5] * 1000}
     done = compare_states(state, None)
-    size = done.packed_state.state_bytes
+    size = done.tree.state_bytes
     assert size > len(encode(state))
-    done.packed_state.require_size(size)
+    done.tree.require_size(size)
     assert fold([done.to_payload()], size) == state
     with pytest.raises(SerializationError, match=f"max_state_bytes={size - 1}"):
-        done.packed_state.require_size(size - 1)
+        done.tree.require_size(size - 1)
 
 
 def test_the_limit_of_a_value_is_the_same_for_a_change_of_an_older_one() -> None:

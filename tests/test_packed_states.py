@@ -80,7 +80,7 @@ def test_every_version_of_any_history_comes_back_exactly(kinds: list[str], seed:
         assert frames.build_digest_tree(copy.deepcopy(exact.get_state())).digest == shape.digest
         assert frames.compare_states(state, None, packed=True).tree.digest == shape.digest
         assert reference_digest(state) == shape.digest
-        assert encode_canonical(frames.pack_state(shape).to_state()) == encode_canonical(state)
+        assert encode_canonical(shape.to_state()) == encode_canonical(state)
         told = decode(frames.read_restorable_operations(payload, MAX_STATE_BYTES))
         again = frames.Folder(MAX_STATE_BYTES)
         for it in [*payloads[: payloads.index(payload)], frames.encode_operations(told)]:
@@ -231,7 +231,7 @@ def test_the_limit_counts_what_is_stored_for_all_readers() -> None:
     state = of_channels({"d": {"a": [False] * 3000}}, 1)
     limit = 4000
     done = frames.compare_states(state, None, packed=True)
-    done.packed_state.require_size(limit)
+    done.tree.require_size(limit)
     shown = frames.Folder(limit, in_json=True)
     shown.apply(done.to_payload())
     assert len(encode(shown.get_state())) > limit

@@ -325,7 +325,7 @@ def _name_system(classes: tuple[type, ...]) -> str:
 
 def measure_stored(change: Change) -> int:
     """Return the size of what a save wrote: frames, or the whole state if it was needed."""
-    whole = change.packed_state._packed  # noqa: SLF001  (no method returns its size)
+    whole = change.tree._packed  # noqa: SLF001  (no method returns its size)
     return len(whole if whole is not None else change.frames or b"")
 
 

@@ -12,7 +12,7 @@ from locus_store.runtime.notebooks import Tabular
 
 if TYPE_CHECKING:
     from locus_store.types.thread_info import PutThread
-    from locus_store.values.frames import Change, PackedState
+    from locus_store.values.frames import Change, DigestTree
 
 OnConflict = Literal["raise", "branch", "overwrite"]
 """The reaction of a save to another writer's save since the load."""
@@ -340,10 +340,10 @@ class Snapshot:
 
 @dataclass(slots=True, kw_only=True)
 class Kept:
-    """A version with its packed state, as it is kept in memory."""
+    """A version with its digest tree, as it is kept in memory."""
 
     version: Version
-    snapshot: PackedState
+    snapshot: DigestTree
     head: Mark
     """See ``Snapshot``."""
 

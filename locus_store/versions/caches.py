@@ -42,7 +42,6 @@ class KnownVersion:
     mark: Mark
     checkpoint_id: str
     tree: frames.DigestTree
-    packed_state: frames.PackedState | None
 
     async def require_kind(
         self, key: LineKey, origin: Expected | None, tree: frames.DigestTree, find: FindHead
@@ -66,8 +65,8 @@ class KnownVersion:
 class CachedVersions:
     """A cache of the newest version of each line that its owner has read or written.
 
-    If it has too many bytes, the least recently used versions first lose their packed states and
-    the elements in their digest trees. If that does not suffice, the least recently used ones are
+    If it has too many bytes, the least recently used versions first lose the elements in their
+    digest trees. If that does not suffice, the least recently used ones are
     removed. The one used last stays whole. A caller must compare the mark of a cached version: its
     id and sequence may name another version later.
     """
@@ -93,19 +92,12 @@ class CachedVersions:
                 self._use(key, found)
             return found
 
-    def put(
-        self,
-        key: LineKey,
-        mark: Mark,
-        checkpoint_id: str,
-        tree: frames.DigestTree,
-        packed_state: frames.PackedState,
-    ) -> None:
+    def put(self, key: LineKey, mark: Mark, checkpoint_id: str, tree: frames.DigestTree) -> None:
         """Record a version that was the head when it was read or written."""
         with self._lock:
             old = self._known.get(key)
             self._bytes += tree.weight - (old.tree.weight if old else 0)
-            self._use(key, KnownVersion(mark, checkpoint_id, tree, packed_state))
+            self._use(key, KnownVersion(mark, checkpoint_id, tree))
             self._shrink()
 
     def drop(self, key: LineKey) -> None:
@@ -118,13 +110,13 @@ class CachedVersions:
         while self._bytes > self._max_bytes and len(self._heavy) > 1:
             version = self._heavy.popitem(last=False)[1]
             self._bytes -= version.tree.weight
-            version.tree, version.packed_state = version.tree.without_elements(), None
+            version.tree = version.tree.without_elements()
             self._bytes += version.tree.weight
         while self._bytes > self._max_bytes and len(self._known) > 1:
             self._bytes -= self._known.popitem(last=False)[1].tree.weight
 
     def _use(self, key: LineKey, version: KnownVersion) -> None:
-        for order in (self._known, self._heavy) if version.packed_state else (self._known,):
+        for order in (self._known, self._heavy) if version.tree.is_whole else (self._known,):
             order[key] = version
             order.move_to_end(key)
 

@@ -61,11 +61,11 @@ def find_basis(
 
 
 def keep_state(
-    stored_version: Stored, packed_state: frames.PackedState, state: dict[str, Any] | None = None
+    stored_version: Stored, tree: frames.DigestTree, state: dict[str, Any] | None = None
 ) -> Kept:
-    """Return a stored version with its packed state."""
+    """Return a stored version with its digest tree, and the state if it is decoded."""
     version, head, writes = stored_version.version, stored_version.head, stored_version.writes
-    return Kept(version=version, snapshot=packed_state, head=head, writes=writes, state=state)
+    return Kept(version=version, snapshot=tree, head=head, writes=writes, state=state)
 
 
 Matches: TypeAlias = Callable[[Version, bytes], bool]
@@ -80,7 +80,7 @@ def has_digest(version: Version, digest: bytes) -> bool:
 def decode_state(
     stored_version: Stored,
     max_bytes: int,
-    basis: tuple[frames.PackedState, frames.DigestTree] | None = None,
+    basis: frames.DigestTree | None = None,
     matches: Matches = has_digest,
 ) -> tuple[dict[str, Any], frames.DigestTree]:
     """Return the state that stored bytes give, checked against its digest, and its digest tree.
@@ -88,7 +88,7 @@ def decode_state(
     Args:
         stored_version: The version.
         max_bytes: The largest state, as compact JSON.
-        basis: The state of ``stored_version.basis`` and its digest tree.
+        basis: The digest tree of ``stored_version.basis``.
         matches: See ``StorageBackend.is_digest_of``.
 
     Raises:
@@ -101,8 +101,8 @@ def decode_state(
             state = frames.fold(stored_version.payloads, max_bytes)
             tree = frames.build_digest_tree(state)
         else:
-            state, edits = frames.fold_onto(basis[0], stored_version.payloads, max_bytes)
-            tree = frames.build_digest_tree(state, basis[1], edits)
+            state, edits = frames.fold_onto(basis, stored_version.payloads, max_bytes)
+            tree = frames.build_digest_tree(state, basis, edits)
         _require_same(version, tree, matches)
         return state, tree
 

@@ -134,7 +134,7 @@ class ChannelValues:
         return self.load(*from_json(value))
 
     def from_part(self, part: Any, place: Place, form: Any = None) -> Any:
-        """Return the value of a channel in a snapshot; see ``frames.PackedState.to_parts``.
+        """Return the value of a channel in a snapshot; see ``frames.DigestTree.to_parts``.
 
         ``form`` is the value in its stored form, to be kept, if it is at hand.
         """
@@ -250,7 +250,7 @@ class ChannelValues:
 
         Args:
             version: Which one.
-            parts: Its state; see ``frames.PackedState.to_parts``.
+            parts: Its state; see ``frames.DigestTree.to_parts``.
             state: The same, of which parts are kept, if it is at hand.
 
         Raises:

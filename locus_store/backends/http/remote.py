@@ -174,7 +174,7 @@ class SdkServiceBackend(StorageBackend):
             "checkpoint_id": save.checkpoint_id,
             "thread_id": save.thread_id,
             "created_at": datetime.now(UTC),
-            "state": convert_to_json(save.change.packed_state.to_state()),
+            "state": convert_to_json(save.change.tree.to_state()),
             "metadata": dict(save.metadata),
         }
         answer = await self._ask("POST", save.thread_id, body=bodies.encode_json(body))

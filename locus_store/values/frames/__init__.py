@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import Final, cast
 
 from locus_store.errors import IntegrityError
 from locus_store.values.canonical import Grown as Grown, encode_exactly
 from locus_store.values.encoding import (
-    LONGEST_JSON,
     Json,
     decode,
     decode_canonical,
@@ -29,12 +28,9 @@ from locus_store.values.frames.digest_trees import (
     build_object_by_entries,
     build_root,
     decode_opened as decode_opened,
-    encode_node,
     encode_reference,
-    has_escaped,
     is_msgpack,
     is_only_msgpack,
-    open_node,
     open_whole,
 )
 from locus_store.values.frames.folding import Folder as Folder, fold as fold, fold_onto as fold_onto
@@ -48,62 +44,6 @@ from locus_store.values.frames.operations import (
 )
 
 
-class PackedState:
-    """A copy of a state in memory: its digest tree, from which new objects are decoded."""
-
-    __slots__ = ("_has_escaped", "_packed", "_root")
-
-    def __init__(self, root: ObjectNode) -> None:
-        self._root = root
-        self._packed: bytes | None = None
-        self._has_escaped: bool | None = None
-
-    def to_state(self) -> dict[str, Json]:
-        """Return a new state with sorted keys; bytes in it are MessagePack."""
-        return cast("dict[str, Json]", open_whole(self._root))
-
-    @property
-    def state_bytes(self) -> int:
-        """Size of the state; see ``DigestTree.state_bytes``."""
-        return self._root.size
-
-    @property
-    def has_msgpack(self) -> bool:
-        """True if a value in it is MessagePack."""
-        return self._root.has_msgpack
-
-    @property
-    def has_escaped(self) -> bool:
-        """True if a string in it may be one that was escaped; see ``surrogates``."""
-        if self._has_escaped is None:
-            self._has_escaped = has_escaped(self._root)
-        return self._has_escaped
-
-    @property
-    def most_bytes(self) -> int:
-        """A length that the state's compact JSON does not exceed."""
-        return self._root.size * LONGEST_JSON
-
-    def to_parts(self) -> dict[str, object]:
-        """Return the state with a ``PackedList`` for each long list that keys alone lead to.
-
-        Not to be changed.
-        """
-        return cast("dict[str, object]", open_node(self._root))
-
-    def require_size(self, max_bytes: int) -> None:
-        """Refuse a state whose compact JSON is longer than ``max_bytes``."""
-        require_json_size(self.to_state, self._root.size, max_bytes)
-
-    def to_payload(self) -> bytes:
-        """Return the whole state as one frame."""
-        if self._packed is None:  # two threads at once: the same bytes twice
-            frame = Frame()
-            frame.add("=", (), last=encode_node(self._root))
-            self._packed = frame.to_payload()
-        return self._packed
-
-
 @dataclass(slots=True)
 class Change:
     """The comparison of a state with its basis, which is what a save writes."""
@@ -113,14 +53,12 @@ class Change:
     frames: bytes | None
     """The payload that changes the basis into the new state (``b""``: they are equal); ``None``
     without a basis, or if it would be longer than the whole state."""
-    packed_state: PackedState = field(repr=False, compare=False)
-    """The new state."""
     basis_digest: bytes | None = None
     """The digest of the basis."""
 
     def to_payload(self) -> bytes:
         """Return the payload that holds the whole state."""
-        return self.packed_state.to_payload()
+        return self.tree.to_payload()
 
 
 def build_digest_tree(
@@ -137,7 +75,7 @@ def build_digest_tree(
         basis: The digest tree of a state that this one continues.
         edits: Where they may differ, from ``fold_onto``; the rest is not encoded again.
         keeps: Keep the elements of lists in the tree. Without this, the tree serves for its digest
-            and size only: neither a packed state nor a later change can be made from it.
+            and size only: neither a state nor a later change can be made from it.
 
     Raises:
         IntegrityError: The state holds what no save would have accepted.
@@ -146,19 +84,14 @@ def build_digest_tree(
         before = basis._root if basis else None  # noqa: SLF001  # a tree is opaque to others
         plain = cast("dict[str, object]", state)
         root = build_object_by_entries(plain, before, 1, is_json=True, edits=edits, keeps=keeps)
-        return DigestTree(root)
+        return DigestTree(root, is_whole=keeps)
     except (TypeError, ValueError) as exc:
         raise IntegrityError("a stored state holds what a state cannot hold") from exc
 
 
 def make_opaque_tree(digest: bytes, state_bytes: int) -> DigestTree:
     """Return a tree that has a digest and a size, and no state."""
-    return DigestTree(ObjectNode(digest, state_bytes, b"", {}, {}, 0))
-
-
-def pack_state(tree: DigestTree) -> PackedState:
-    """Return the packed state of a digest tree that has the elements of its lists."""
-    return PackedState(tree._root)  # noqa: SLF001  # a tree is opaque to others
+    return DigestTree(ObjectNode(digest, state_bytes, b"", {}, {}, 0), is_whole=False)
 
 
 def compare_states(
@@ -182,7 +115,7 @@ def compare_states(
         frame = Frame()
         diff(basis._root, root, (), frame)  # noqa: SLF001  # a tree is opaque to others
         frames = frame.to_payload_shorter_than(root)
-    return Change(DigestTree(root), frames, PackedState(root), basis_digest)
+    return Change(DigestTree(root), frames, basis_digest)
 
 
 FRAMED_BYTES: Final = 1024

@@ -360,7 +360,7 @@ def require_depth(depth: int) -> None:
 
 @dataclass(slots=True)
 class PackedList:
-    """A long list of a packed state, which is not decoded yet."""
+    """A long list of a state, which is not decoded yet."""
 
     node: ArrayNode
 

@@ -15,13 +15,17 @@ from typing import Any, ClassVar, Final, TypeAlias, cast
 from locus_store.errors import SerializationError
 from locus_store.values.canonical import Grown, canonicalize, canonicalize_state
 from locus_store.values.encoding import (
+    Json,
     decode_canonical,
     digest,
     encode_canonical,
     is_list_encoding,
     is_plain,
+    join_list,
     make_object_head,
+    pack_frame,
     require_json,
+    require_json_size,
     require_levels,
 )
 from locus_store.values.frames.alignment import DIGEST_BYTES
@@ -113,12 +117,20 @@ or the first index of a list; ``None``: all of it."""
 
 
 class DigestTree:
-    """The encoded values of a state and their digests. Immutable, may be shared."""
+    """The encoded values of a state and their digests. Immutable, may be shared.
 
-    __slots__ = ("_root",)
+    Args:
+        root: The state.
+        is_whole: It has the elements of its lists, so that the state can be decoded from it.
+    """
 
-    def __init__(self, root: ObjectNode) -> None:
+    __slots__ = ("_has_escaped", "_packed", "_root", "is_whole")
+
+    def __init__(self, root: ObjectNode, *, is_whole: bool = True) -> None:
         self._root: Final = root
+        self.is_whole: Final = is_whole
+        self._packed: bytes | None = None
+        self._has_escaped: bool | None = None
 
     @property
     def digest(self) -> bytes:
@@ -147,7 +159,36 @@ class DigestTree:
 
     def without_elements(self) -> DigestTree:
         """Return the tree without the elements of lists; a later save compares each of them."""
-        return DigestTree(cast("ObjectNode", _drop_elements(self._root)))
+        return DigestTree(cast("ObjectNode", _drop_elements(self._root)), is_whole=False)
+
+    @property
+    def has_escaped(self) -> bool:
+        """True if a string in it may be one that was escaped; see ``surrogates``."""
+        if self._has_escaped is None:
+            self._has_escaped = has_escaped(self._root)
+        return self._has_escaped
+
+    def to_state(self) -> dict[str, Json]:
+        """Return a new state with sorted keys; bytes in it are MessagePack."""
+        return cast("dict[str, Json]", open_whole(self._root))
+
+    def to_parts(self) -> dict[str, object]:
+        """Return the state with a ``PackedList`` for each long list that keys alone lead to.
+
+        Not to be changed.
+        """
+        return cast("dict[str, object]", open_node(self._root))
+
+    def to_payload(self) -> bytes:
+        """Return the whole state as one frame."""
+        if self._packed is None:  # two threads at once: the same bytes twice
+            operation = [encode_canonical("="), encode_canonical([]), encode_node(self._root)]
+            self._packed = pack_frame(join_list([join_list(operation)]))
+        return self._packed
+
+    def require_size(self, max_bytes: int) -> None:
+        """Refuse a state whose compact JSON is longer than ``max_bytes``."""
+        require_json_size(self.to_state, self._root.size, max_bytes)
 
 
 def build_root(state: object, basis: DigestTree | None, *, packed: bool = False) -> ObjectNode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from locus_store.errors import IntegrityError
 from locus_store.values.encoding import (
@@ -18,7 +18,7 @@ from locus_store.values.encoding import (
     unpack_frames,
 )
 from locus_store.values.frames.diffing import Frame, diff_values
-from locus_store.values.frames.digest_trees import Edits, is_msgpack
+from locus_store.values.frames.digest_trees import DigestTree, Edits, is_msgpack
 from locus_store.values.frames.operations import (
     check_operation,
     has_bytes,
@@ -27,17 +27,6 @@ from locus_store.values.frames.operations import (
     parse_frame,
 )
 from locus_store.values.msgpack import as_json, convert_to_json, decode_sorted, get_packed
-
-
-class Decodable(Protocol):
-    """A state in memory, from which new objects are decoded."""
-
-    @property
-    def most_bytes(self) -> int:
-        """A length that the state's compact JSON does not exceed."""
-
-    def to_state(self) -> dict[str, Json]:
-        """Return a new copy of the state."""
 
 
 def fold(payloads: Iterable[bytes], max_bytes: int) -> dict[str, Json]:
@@ -54,14 +43,16 @@ def fold(payloads: Iterable[bytes], max_bytes: int) -> dict[str, Json]:
 
 
 def fold_onto(
-    basis: Decodable, payloads: Iterable[bytes], max_bytes: int
+    basis: DigestTree, payloads: Iterable[bytes], max_bytes: int
 ) -> tuple[dict[str, Json], Edits]:
     """Return the state after payloads that continue ``basis``, and where it may differ from it.
 
     Raises:
         IntegrityError: As ``fold``.
     """
-    folder = _fold(Folder(max_bytes, basis.to_state(), basis.most_bytes, logs=True), payloads)
+    folder = _fold(
+        Folder(max_bytes, basis.to_state(), LONGEST_JSON * basis.state_bytes, logs=True), payloads
+    )
     return folder.get_state(), _find_edits(folder.log or [])
 
 
