@@ -99,21 +99,6 @@ class LineageRules(Kit):
         assert await self.read_texts(checkpointer, "t") == list(f"{first}bcde")
         assert len(await checkpointer.list_checkpoints("t")) == len(f"{first}bcde")
 
-    async def test_two_objects_take_turns_on_a_thread(self, checkpointer: Any, other: Any) -> None:
-        objects = [checkpointer, other]
-        await self.grow(checkpointer, "t", "0")
-        for turn in range(1, 7):
-            state = self.said(await objects[turn % 2].load("t"), str(turn))
-            await objects[turn % 2].save(state, "t")
-        assert await self.read_texts(objects[1], "t") == list("0123456")
-
-    async def test_a_save_without_a_load_appends(self, checkpointer: Any, other: Any) -> None:
-        await self.grow(checkpointer, "t", "a")
-        await other.save(self.new("b"), "t")
-        await checkpointer.save(self.new("c"), "t")
-        assert await self.read_texts(checkpointer, "t") == ["c"]
-        assert len(await checkpointer.list_checkpoints("t")) == 3
-
     async def test_a_named_parent_makes_a_fork_the_head(self, checkpointer: Any) -> None:
         one, two = await self.grow(checkpointer, "t", "a", "b")
         fork = await checkpointer.save(self.new("x"), "t", parent_checkpoint_id=one)

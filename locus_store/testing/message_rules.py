@@ -214,12 +214,6 @@ class Appending(MessageLogKit):
             found.content["a"].append(3)
             found.metadata["k"].append(3)
 
-    async def test_another_object_sees_the_log(self, log: Any, other: Any) -> None:
-        revision = await log.append("t", make_named("a", "b"))
-        assert unwrap(await other.load("t")) == ["a", "b"]
-        assert await other.append("t", make_named("c"), expected_revision=revision) > revision
-        assert unwrap(await log.load("t")) == ["a", "b", "c"]
-
 
 @seam("connection")
 class Changing(MessageLogKit):

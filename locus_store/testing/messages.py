@@ -177,11 +177,6 @@ class MessageConcurrency(MessageLogKit):
         await run_in_loops(append_turns)
         assert (await log.info("shared")).count == 5 * len(LOOPS)
 
-    async def test_it_may_be_used_again_after_close(self, log: Any) -> None:
-        await log.append("t", make_new(1))
-        await log.close()
-        assert unwrap(await log.load("t")) == [1]
-
 
 class LogsOfThreads(MessageLogKit):
     """A log belongs to its thread, beside the states."""

@@ -182,13 +182,6 @@ class ValueRules(StoreKit):
         await store.close()
         assert await store.get(NS, "k") == 2
 
-    async def test_close_is_idempotent_and_the_store_may_be_used_again(self, store: Any) -> None:
-        await store.put(NS, "k", 1)
-        await store.close()
-        await store.close()
-        await store.put(NS, "k2", 2)
-        assert await store.get(NS, "k2") == 2
-
 
 class Versions(StoreKit):
     """Versions, and puts that expect a version."""
