@@ -40,7 +40,6 @@ async def _count(backend: Any) -> Counter[str]:
 
 
 def _require_encryption(backend: Any) -> Any:
-    """Return the encryption of a backend, and refuse one that has none."""
     encryption = getattr(backend, "encryption", None)
     if encryption is None:
         raise InvalidArgumentError(

@@ -175,12 +175,8 @@ def show_thread(
     shown_state = found.state if raw else readable.make_readable(found.state)
     if shown_state == found.state:
         show(render_json(found.state, indent=True))
-    else:
-        _show_channels(shown_state)
-
-
-def _show_channels(channels: dict[str, Any]) -> None:
-    for name, value in channels.items():
+        return
+    for name, value in shown_state.items():
         if isinstance(value, list) and value and all(isinstance(it, str) for it in value):
             print_line(f"{name}:")
             for element in value:

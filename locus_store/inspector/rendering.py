@@ -268,7 +268,9 @@ def render(answer: Answer, *, as_json: bool, **context: Any) -> Response:
         headers = SECURITY | {"content-disposition": f'{way}; filename="{name}"'}
         return Response(answer.content, 200, headers, answer.media_type)
     if as_json:
-        content = orjson.dumps(answer.values, default=_convert_value)
+        content = orjson.dumps(
+            answer.values, default=lambda it: it._asdict() if hasattr(it, "_asdict") else str(it)
+        )
         return Response(content, answer.status, SECURITY, "application/json")
     template = TEMPLATES.get_template(f"{answer.template}.html")
     page = {"page_values": answer.values, "title": answer.title}
@@ -279,7 +281,3 @@ def render(answer: Answer, *, as_json: bool, **context: Any) -> Response:
 def _mark_current(template: str, *pages: str) -> str:
     """Return the attribute of the link to pages, if one of them is shown."""
     return Markup(' aria-current="page"') if template in pages else ""
-
-
-def _convert_value(value: Any) -> Any:
-    return value._asdict() if hasattr(value, "_asdict") else str(value)

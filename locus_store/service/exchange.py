@@ -310,7 +310,6 @@ def _make_change(store: BaseStore, item: SentItem) -> Change:
 
 
 def _check_vector(store: BaseStore, vector: bytes) -> bytes:
-    """Return an embedding; refuse one that is not of the store."""
     if store.dimension is None:
         raise UnsupportedError("the store of this service keeps no embeddings")
     if len(vector) % vectors.FLOAT_BYTES:

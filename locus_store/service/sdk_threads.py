@@ -15,6 +15,7 @@ from locus_store.service.access import Caller
 from locus_store.service.exchange import LimitedRequest, RefusalError, answer
 from locus_store.types.arguments import check_text
 from locus_store.types.codec import get_labels
+from locus_store.versions.archives import select
 from locus_store.wire import bodies
 
 MOST_LISTED: Final = 10
@@ -122,16 +123,8 @@ async def _load(backend: StorageBackend, thread_id: str, checkpoint_id: str) -> 
     found = await backend.read_state(thread_id, checkpoint_id)
     if found is None:
         raise _make_absence_error(thread_id, checkpoint_id)
-    version = found.version
-    return answer(
-        {
-            "checkpoint_id": version.checkpoint_id,
-            "thread_id": version.thread_id,
-            "created_at": version.created_at,
-            "metadata": version.metadata,
-            "state": found.state,
-        }
-    )
+    names = ("checkpoint_id", "thread_id", "created_at", "metadata")
+    return answer(select(found.version, names) | {"state": found.state})
 
 
 async def _delete(backend: StorageBackend, thread_id: str, checkpoint_id: str | None) -> Response:

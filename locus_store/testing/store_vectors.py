@@ -314,5 +314,4 @@ class Nearness(EmbeddingKit):
 
 
 def _approximate_scores(scores: list[tuple[str, float]]) -> list[tuple[str, Any]]:
-    """Return the scores with the tolerance of float32."""
     return [(key, pytest.approx(score, abs=1e-6)) for key, score in scores]

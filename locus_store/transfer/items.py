@@ -43,6 +43,7 @@ from locus_store.types.items import (
 from locus_store.values import vectors
 from locus_store.values.encoding import digest, encode
 from locus_store.values.sealing import UnknownKeyError
+from locus_store.versions.archives import select
 
 FORMAT: Final = 1
 """Version of the form of a line; another one is refused."""
@@ -261,14 +262,14 @@ async def export_items(
 
 def _encode_item(entry: ArchivedItem, head: dict[str, Any]) -> bytes:
     line = {**head, "is_sealed": entry.is_sealed}
-    line |= {it: getattr(entry.item, it) for it in _ITEM}
-    line |= {it: _format_time(getattr(entry.item, it)) for it in _ITEM_TIMES}
+    line |= select(entry.item, _ITEM)
+    times = select(entry.item, _ITEM_TIMES)
+    line |= {name: moment and moment.isoformat() for name, moment in times.items()}
     line["embeddings"] = [base64.b64encode(it).decode() for it in entry.vectors]
     return encode_line({**line, "digest": _compute_digest(line)})
 
 
 def _compute_digest(line: dict[str, Any]) -> str:
-    """Return the digest of the line of an item."""
     return digest(encode(line)).hex()
 
 
@@ -410,10 +411,6 @@ def decode_line(line: bytes) -> dict[str, Any]:
 def make_last_line(threads: int, items: int = 0) -> bytes:
     """Return the line that ends a file; an import of a file without it reports that it is cut."""
     return encode_line({"kind": "complete", "threads": threads, "items": items})
-
-
-def _format_time(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
 
 
 def parse_time(text: str | None) -> datetime | None:

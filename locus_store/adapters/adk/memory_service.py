@@ -184,7 +184,6 @@ _ROOT: Final = "adk-memory"
 
 
 def _make_namespace(app_name: str, user_id: str) -> Namespace:
-    """Return the namespace of a user's memories."""
     return _ROOT, app_name, user_id
 
 

@@ -328,7 +328,6 @@ async def _read_events(
 
 
 async def _find_newest_event(log: BaseMessageLog, names: _Names) -> str | None:
-    """Return the id of the newest event; ``None`` if there is none."""
     found = await log.load(make_thread_id(*names), newest=1)
     return found[-1].message_id if found else None
 

@@ -273,7 +273,6 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
 
 
 def _is_of(version: Head | Version, workflow_name: str) -> bool:
-    """Return whether a version is a checkpoint of a workflow."""
     metadata = version.metadata
     is_checkpoint = metadata.get(ID) == version.checkpoint_id
     return is_checkpoint and metadata.get(WORKFLOW) == workflow_name

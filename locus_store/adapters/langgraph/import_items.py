@@ -246,7 +246,6 @@ async def open_source(url: str) -> AsyncIterator[tuple[str, Pages]]:
 
 
 def _split_prefixes(url: str) -> tuple[str, dict[str, str]]:
-    """Part a URL from the prefixes in it."""
     place, _, query = url.partition("?")
     options = [it.partition("=") for it in query.split("&") if it]
     named = {name: unquote(value) for name, _, value in options if name in PREFIXES}

@@ -57,6 +57,7 @@ from locus_store.types.tenants import ForTenants
 from locus_store.values.filters import Filter
 from locus_store.values.surrogates import restore
 from locus_store.values.vectors import pack
+from locus_store.versions.archives import select
 
 Path: TypeAlias = "list[str] | str"
 
@@ -431,7 +432,6 @@ def _as_tuple(namespace: object) -> Any:
 
 
 def _check_name(namespace: object, key: str) -> Name:
-    """Return the name of an item, checked."""
     name = _as_tuple(namespace), key
     check_name(*name)
     return name
@@ -484,10 +484,5 @@ def _merge_prefixes(one: Namespace | None, other: Namespace) -> Namespace | None
 
 def _make_fields(item: StoreItem) -> dict[str, Any]:
     """Return the fields of LangGraph's items."""
-    return {
-        "value": restore(item.value),
-        "key": item.key,
-        "namespace": item.namespace,
-        "created_at": item.created_at,
-        "updated_at": item.updated_at,
-    }
+    names = ("key", "namespace", "created_at", "updated_at")
+    return {"value": restore(item.value), **select(item, names)}

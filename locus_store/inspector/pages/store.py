@@ -11,6 +11,7 @@ from locus_store.store import BaseStore
 from locus_store.timeline.paths import Step
 from locus_store.types.items import StoreItem
 from locus_store.values.encoding import decode, encode
+from locus_store.versions.archives import select
 
 NEAREST = 10
 
@@ -103,15 +104,9 @@ async def _find_neighbours(request: PageRequest, item: StoreItem) -> dict[str, A
 
 def _make_row(item: StoreItem, step: Step) -> dict[str, Any]:
     step()
-    return {
-        "segments": item.namespace,
-        "key": item.key,
-        "version": item.version,
-        "updated_at": item.updated_at,
-        "expires_at": item.expires_at,
-        "value": render_line(item.value, CELL),
-        "metadata": shorten(item.metadata),
-    }
+    row = {"segments": item.namespace}
+    row |= select(item, ("key", "version", "updated_at", "expires_at"))
+    return row | {"value": render_line(item.value, CELL), "metadata": shorten(item.metadata)}
 
 
 async def _read_item(request: PageRequest) -> StoreItem:

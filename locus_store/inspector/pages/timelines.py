@@ -42,6 +42,8 @@ async def show_timeline(request: PageRequest) -> Page | Redirect:
     rows, no_changes = await list_rows(request, found.nodes)
     for row in rows:
         row["size"] = sizes.get(row["version"].sequence)
+    cursor = found.next
+    main = None if cursor is None or cursor.main is None else f".{cursor.main}"  # may be empty
     values = {
         "namespaces": await list_namespaces(request),
         "head_id": found.head.checkpoint_id,
@@ -56,16 +58,9 @@ async def show_timeline(request: PageRequest) -> Page | Redirect:
         "no_sizes": reason,
         "no_changes": no_changes,
         "is_damaged": found.is_damaged,
-        "next": _make_next(found.next),
+        "next": cursor and {"before": cursor.before, "main": main},
     }
     return request.make_page("timeline", f"Timeline of {request.thread}", values)
-
-
-def _make_next(cursor: Cursor | None) -> dict[str, str | None] | None:
-    """Return the parameters of the next page. A dot precedes the main line, which may be empty."""
-    if cursor is None:
-        return None
-    return {"before": cursor.before, "main": None if cursor.main is None else f".{cursor.main}"}
 
 
 async def _read_page(request: PageRequest, at: Version | None) -> Graph | None:
@@ -136,7 +131,9 @@ async def show_messages(request: PageRequest) -> Page:
     after = (request.thread, behind) if behind else None
     listed = await log.logs(request.thread, limit=ROWS + 1, after=after)
     logs = listed[:ROWS]
-    name = request.query.get_optional("log") or _choose_first(logs)
+    name = request.query.get_optional("log")
+    if name is None:  # the root, or else the one with the most messages
+        name = max(logs, key=lambda it: it.count).namespace if logs and logs[0].namespace else ""
     info = await _read_info(request, name)
     count = info.count if info else 0
     query, given = request.query, {it: request.query.get_text(it).strip() for it in LOG_FILTERS}
@@ -187,13 +184,6 @@ async def download_message(request: PageRequest) -> Download:
         raise NotFoundError(f"there is no message {message_id!r} in thread {request.thread!r}")
     content = await request.jobs.run(lambda _: encode(found.content))
     return Download(f"{message_id}.json", content)
-
-
-def _choose_first(logs: list[LogInfo]) -> str:
-    """Return the namespace to begin with: the root, or else that with the most messages."""
-    if not logs or not logs[0].namespace:
-        return ""
-    return max(logs, key=lambda it: it.count).namespace
 
 
 async def _read_info(request: PageRequest, name: str) -> LogInfo | None:

@@ -21,7 +21,7 @@ from locus_store.inspector.bounds import (
 )
 from locus_store.inspector.page_requests import Page, PageRequest, Redirect
 from locus_store.inspector.pages.diffs import compare_versions
-from locus_store.inspector.work import Described, Seen
+from locus_store.inspector.work import Seen
 from locus_store.saver import decode_written_value
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.conversations import is_conversation, strip_value_tags
@@ -71,15 +71,13 @@ async def list_rows(
         described = found[node.version.checkpoint_id]
         row = {"version": make_row(node.version), "place": node.place, "nodes": described.nodes}
         about = {"changes": described.changes, "is_interrupted": described.is_interrupted}
-        rows.append(row | about | {"rewound_to": _describe_target(described.rewound_to, found)})
+        name = described.rewound_to
+        target = name and {
+            "checkpoint_id": name,
+            "nodes": found[name].nodes if name in found else [],
+        }
+        rows.append(row | about | {"rewound_to": target})
     return rows, reason
-
-
-def _describe_target(name: str | None, rows: dict[str, Described]) -> dict[str, Any] | None:
-    """Return the version that a rewind returned to, with its nodes where they are known."""
-    if name is None:
-        return None
-    return {"checkpoint_id": name, "nodes": rows[name].nodes if name in rows else []}
 
 
 async def show_version(request: PageRequest) -> Page | Redirect:
