@@ -45,9 +45,10 @@ if TYPE_CHECKING:
     from locus_store.backends.oracle.backend import (
         OracleBackend,
         OracleCheckpointSaver,
+        OracleMessageLog,
+        OracleStore,
         oracle_checkpointer,
     )
-    from locus_store.backends.oracle.store import OracleMessageLog, OracleStore
     from locus_store.backends.postgresql.backend import (
         PostgreSQLBackend,
         PostgreSQLCheckpointSaver,
@@ -136,7 +137,7 @@ _NAMES = {
     "opensearch.backend": ("OpenSearchMessageLog",),
     "opensearch.store": ("OpenSearchStore",),
     "oracle": ("OracleBackend", "OracleCheckpointSaver", "oracle_checkpointer"),
-    "oracle.store": ("OracleMessageLog", "OracleStore"),
+    "oracle.backend": ("OracleMessageLog", "OracleStore"),
     "postgresql": ("PostgreSQLBackend", "PostgreSQLCheckpointSaver", "postgresql_checkpointer"),
     "postgresql.store": ("PostgreSQLMessageLog", "PostgreSQLStore"),
     "redis": ("RedisBackend", "RedisCheckpointSaver", "RedisMessageLog", "redis_checkpointer"),

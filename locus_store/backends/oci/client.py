@@ -1,4 +1,4 @@
-"""A bucket of OCI: its place and credentials, and five primitives over the SDK, which block."""
+"""A bucket of OCI: its place, credentials and errors, and five primitives, which block."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Any, Final, TypeVar
 from locus_store.backends.documents.objects import ListedObject, Objects, compute_content_md5
 from locus_store.backends.documents.protocol import ChangedError, Found, StaleTagError, Tag
 from locus_store.backends.documents.workers import BlockingClient
-from locus_store.backends.oci import failures
 from locus_store.backends.oci.options import OCIOptions
 from locus_store.errors import (
     BackendError,
@@ -26,8 +26,79 @@ from locus_store.errors import (
     make_install_command,
 )
 from locus_store.runtime import observe
-from locus_store.runtime.retries import Pauses
+from locus_store.runtime.retries import Pauses, parse_date
 from locus_store.types.arguments import make_absolute
+
+UNCHANGED: Final = 304
+UNAUTHENTICATED: Final = 401
+FORBIDDEN: Final = 403
+MISSING: Final = 404
+NO_BATCH: Final = frozenset({400, FORBIDDEN, MISSING, 405, 501})
+"""The service has no deletion of several objects, or its policies refuse one of them."""
+
+CONFLICTS: Final = frozenset({409, 412})
+TRANSIENT: Final = frozenset({408, 429, 500, 502, 503, 504})
+SKEW: Final = timedelta(minutes=5)
+"""The service refuses requests whose clock differs by more."""
+
+
+def get_status(exc: BaseException) -> int | None:
+    """Return the HTTP status of an error; ``None`` if the service did not answer."""
+    status = getattr(exc, "status", None)
+    return status if isinstance(status, int) else None
+
+
+def is_transient(exc: BaseException, driver_errors: tuple[type[BaseException], ...]) -> bool:
+    """Return whether a later attempt may succeed."""
+    status = get_status(exc)
+    return isinstance(exc, driver_errors) if status is None else status in TRANSIENT
+
+
+def get_driver_errors() -> tuple[type[BaseException], ...]:
+    """Return the errors of a call that the service did not answer, or not to its end."""
+    import oci  # noqa: PLC0415  (of an extra, and slow to import)
+    from circuitbreaker import CircuitBreakerError  # noqa: PLC0415  (of the SDK)
+    from requests.exceptions import RequestException  # noqa: PLC0415
+    from urllib3.exceptions import HTTPError  # noqa: PLC0415
+
+    theirs = oci.exceptions
+    of_the_sdk = theirs.RequestException, theirs.ConnectTimeout, CircuitBreakerError
+    return (*of_the_sdk, RequestException, HTTPError, OSError)
+
+
+def translate_error(exc: BaseException, place: object, what: str) -> LocusStoreError:
+    """Return the error for a call that failed for good."""
+    status = get_status(exc)
+    if status is None:
+        return ConnectionFailedError(f"{what}: {place} cannot be reached: {_describe_error(exc)}")
+    if status == UNAUTHENTICATED:
+        return _translate_unauthenticated(exc, place)
+    if status in {FORBIDDEN, MISSING}:
+        return ConnectionFailedError(
+            f"{what}: {place} does not exist, or its policies refuse the call (HTTP {status}); "
+            "create the bucket, pass compartment_id= to have it created, or see the policies on "
+            "the page about OCI"
+        )
+    return BackendError(f"{what}: {place} answered HTTP {status}: {_describe_error(exc)}")
+
+
+def _translate_unauthenticated(exc: BaseException, place: object) -> LocusStoreError:
+    at = parse_date((getattr(exc, "headers", None) or {}).get("date"))
+    skew = abs(at - datetime.now(UTC)) if at else timedelta(0)
+    if skew > SKEW:
+        message = (
+            f"the clock of this host differs from the service's by {skew.total_seconds():.0f} s"
+        )
+        return ConnectionFailedError(f"{place} refused the request: {message}; set the clock")
+    return ConnectionFailedError(
+        f"{place} refused the credentials (HTTP {UNAUTHENTICATED}); a session token has expired "
+        "(run `oci session refresh`), or the key is not the user's"
+    )
+
+
+def _describe_error(exc: BaseException) -> str:
+    text = str(getattr(exc, "message", None) or exc)
+    return f"{type(exc).__name__}: {text:.300}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +269,7 @@ class BucketObjects(BlockingClient, Objects):
         Raises:
             LocusStoreError: The call failed for good.
         """
-        errors = failures.get_driver_errors()
+        errors = get_driver_errors()
         pauses, is_refreshed = Pauses(0.05, 2.0, self.access["retry_seconds"]), False
         while True:
             try:
@@ -207,18 +278,18 @@ class BucketObjects(BlockingClient, Objects):
             except LocusStoreError:
                 raise
             except Exception as exc:
-                status = failures.get_status(exc)
+                status = get_status(exc)
                 self._follow_answer(getattr(exc, "headers", None))
                 if status is not None and status in statuses:
                     return status
                 if status is None and not isinstance(exc, errors):
                     raise
-                if status == failures.UNAUTHENTICATED and not is_refreshed and self._forget():
+                if status == UNAUTHENTICATED and not is_refreshed and self._forget():
                     is_refreshed = True
                     continue  # a session token may have been refreshed since it was read
                 pause = pauses.get_next()
-                if pause is None or not failures.is_transient(exc, errors):
-                    raise failures.translate_error(exc, self.place, what) from exc
+                if pause is None or not is_transient(exc, errors):
+                    raise translate_error(exc, self.place, what) from exc
                 observe.report_retry(f"{what}: {status or 'no answer'}", exc)
                 time.sleep(pause)
 
@@ -239,18 +310,18 @@ class BucketObjects(BlockingClient, Objects):
             self._follow_answer(answer.headers)
             return Found(answer.headers["etag"], answer.data.content)
 
-        seen = (failures.MISSING, failures.UNCHANGED)
+        seen = (MISSING, UNCHANGED)
         found = self.call(f"get {name!r}", get, statuses=seen)
         if isinstance(found, int):
-            return Found(known, None) if found == failures.UNCHANGED else None
+            return Found(known, None) if found == UNCHANGED else None
         return found
 
     def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
         condition = {"if_none_match": "*"} if tag is None else {"if_match": tag}
-        found = self._put(name, content, (*failures.CONFLICTS, failures.MISSING), condition)
-        if found == failures.MISSING and tag is None:
+        found = self._put(name, content, (*CONFLICTS, MISSING), condition)
+        if found == MISSING and tag is None:
             self.create_bucket()
-            found = self._put(name, content, failures.CONFLICTS, condition)
+            found = self._put(name, content, CONFLICTS, condition)
         if isinstance(found, int):
             raise ChangedError
         return found
@@ -272,12 +343,12 @@ class BucketObjects(BlockingClient, Objects):
             return str(answer.headers["etag"])
 
         found = self.call(f"put {name!r}", put, statuses=statuses)
-        if found in failures.CONFLICTS and attempts == 1:
+        if found in CONFLICTS and attempts == 1:
             raise StaleTagError
         return found
 
     def store(self, name: str, content: bytes) -> None:
-        if self._put(name, content, (failures.MISSING,), {}) == failures.MISSING:
+        if self._put(name, content, (MISSING,), {}) == MISSING:
             self.create_bucket()
             self._put(name, content, (), {})
 
@@ -285,7 +356,7 @@ class BucketObjects(BlockingClient, Objects):
         def delete(client: Any) -> None:
             client.delete_object(**self._bucket, object_name=name, if_match=tag)
 
-        seen = (*failures.CONFLICTS, failures.MISSING)
+        seen = (*CONFLICTS, MISSING)
         if isinstance(self.call(f"delete {name!r}", delete, statuses=seen), int):
             raise ChangedError
 
@@ -314,7 +385,7 @@ class BucketObjects(BlockingClient, Objects):
             )
             return [it.object_name for it in answer.data.failed or ()]
 
-        found = self.call(f"delete {len(names)} objects", delete, statuses=failures.NO_BATCH)
+        found = self.call(f"delete {len(names)} objects", delete, statuses=NO_BATCH)
         return names if isinstance(found, int) else found
 
     def _delete_alone(self, name: str) -> LocusStoreError | None:
@@ -326,16 +397,16 @@ class BucketObjects(BlockingClient, Objects):
         def look(client: Any) -> None:
             client.head_object(**self._bucket, object_name=name)
 
-        seen = (failures.MISSING,)
+        seen = (MISSING,)
         try:
             if self.call(f"delete {name!r}", delete, statuses=seen) is None:
                 return None
             # The service answers 404 also to a deletion that its policies refuse.
-            if self.call(f"look at {name!r}", look, statuses=seen) == failures.MISSING:
+            if self.call(f"look at {name!r}", look, statuses=seen) == MISSING:
                 return None
         except LocusStoreError as exc:
             return exc
-        return BackendError(f"{self.locate(name)}: HTTP {failures.MISSING}, but it exists")
+        return BackendError(f"{self.locate(name)}: HTTP {MISSING}, but it exists")
 
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
         begin: dict[str, Any] = {"start_after": after} if after else {}
@@ -357,7 +428,7 @@ class BucketObjects(BlockingClient, Objects):
             self._follow_answer(answer.headers)
             return answer.data
 
-        found = self.call(f"list {prefix!r}", read_page, statuses=(failures.MISSING,))
+        found = self.call(f"list {prefix!r}", read_page, statuses=(MISSING,))
         if isinstance(found, int):
             self.create_bucket()
             found = self.call(f"list {prefix!r}", read_page)
@@ -383,7 +454,7 @@ class BucketObjects(BlockingClient, Objects):
             )
             client.create_bucket(self.place.namespace, details)
 
-        self.call("open the bucket", create, statuses=failures.CONFLICTS)
+        self.call("open the bucket", create, statuses=CONFLICTS)
 
     def locate(self, name: str) -> str:
         return f"object {name!r} of {self.place}"

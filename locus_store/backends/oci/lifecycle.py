@@ -9,8 +9,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from locus_store.backends.documents.objects import HEADS, IDENTITY, ITEMS, SEGMENTS, describe_clock
-from locus_store.backends.oci import failures
-from locus_store.backends.oci.client import BucketObjects
+from locus_store.backends.oci.client import CONFLICTS, MISSING, BucketObjects
 from locus_store.errors import ConflictError, ConnectionFailedError, InvalidArgumentError
 from locus_store.types.facts import Fact
 
@@ -60,7 +59,7 @@ def read(objects: BucketObjects) -> Policy:
         found = _ask(client, objects, "GET", response_type="stream")
         return Policy(json.loads(found.data.content)["items"] or [], found.headers["etag"])
 
-    found = objects.call("read the lifecycle policy", get, statuses=(failures.MISSING,))
+    found = objects.call("read the lifecycle policy", get, statuses=(MISSING,))
     return Policy([], None) if isinstance(found, int) else found
 
 
@@ -79,7 +78,7 @@ def write(objects: BucketObjects, rule: dict[str, Any]) -> int:
     def put(client: Any) -> None:
         _ask(client, objects, "PUT", condition, body={"items": [*others, rule]})
 
-    if isinstance(objects.call("write the policy", put, statuses=failures.CONFLICTS), int):
+    if isinstance(objects.call("write the policy", put, statuses=CONFLICTS), int):
         raise ConflictError(
             f"the lifecycle policy of {objects.place} was changed meanwhile; nothing was written. "
             "Run the command again"

@@ -14,7 +14,6 @@ from locus_store.backends.documents.workers import move_off_loop
 from locus_store.backends.opensearch import items
 from locus_store.backends.opensearch.access import DEFAULT_INDEX
 from locus_store.backends.opensearch.backend import OpenSearchBackend
-from locus_store.backends.opensearch.batches import ItemBatches, Replacement
 from locus_store.backends.opensearch.bulk import BulkWrite
 from locus_store.backends.opensearch.items import (
     KEEP,
@@ -109,7 +108,7 @@ class OpenSearchStore(BaseStore):
             dimension=dimension, metric=metric, embed=embed, max_state_bytes=made.max_state_bytes
         )
         self.index = open_item_index(made.index.place, made.index.access)
-        self._batches = ItemBatches(self.index)
+        self._batches = items.ItemBatches(self.index)
         self._one_batch = make_lock()
         """Batches of this object do not meet each other's intents."""
         self._has_dimension = False
@@ -167,7 +166,7 @@ class OpenSearchStore(BaseStore):
                 made = [change(it, False) for change, it in zip(decide, found, strict=True)]
                 plans = zip(ids, found, made, strict=True)
                 changed = ((key, it, plan) for key, it, (plan, _) in plans if plan is not KEEP)
-                if self._batches.write([Replacement(*it) for it in changed]):
+                if self._batches.write([items.Replacement(*it) for it in changed]):
                     return [answer for _, answer in made]
                 pauses.sleep()
 

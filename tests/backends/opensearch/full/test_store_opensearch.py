@@ -16,8 +16,8 @@ from locus_store import (
     SchemaError,
     open_store,
 )
-from locus_store.backends.opensearch import batches, items
-from locus_store.backends.opensearch.batches import ItemBatches, Replacement
+from locus_store.backends.opensearch import items
+from locus_store.backends.opensearch.items import ItemBatches, Replacement
 from locus_store.open import Storage
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ async def die_in_a_batch(
 
 @pytest.fixture
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "LEASE_SECONDS", 0.05)
+    monkeypatch.setattr(items, "LEASE_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("short_lease")
@@ -120,7 +120,7 @@ async def test_a_writer_that_was_taken_for_dead_writes_again(
     def late(self: ItemBatches, batch: str, ids: Any) -> bool:
         if not aborted:
             aborted.append(batch)
-            self._index.write([batches._make_decision(batch, batches.ABORTED, ())])
+            self._index.write([items._make_decision(batch, items.ABORTED, ())])
         return commits(self, batch, ids)
 
     monkeypatch.setattr(ItemBatches, "_commit", late)
