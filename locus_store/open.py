@@ -378,7 +378,6 @@ def _open_alone_sharded(url: str, part: Part, options: Mapping[str, Any]) -> Any
 
 
 def _import_class(folder: str, part: Part) -> Any:
-    """Return the class of a store or of a message log."""
     return getattr(import_module("locus_store.backends"), getattr(TECHNOLOGIES[folder], part))
 
 
@@ -395,7 +394,6 @@ def list_options(url: str) -> frozenset[str]:
 
 
 def _import_options(folder: str) -> Any:
-    """Return the module of a technology's options."""
     return import_module(f"locus_store.backends.{folder}.options")
 
 

@@ -47,8 +47,6 @@ Run = Callable[[Sequence[Q], bool], Awaitable[Sequence[A | Failed | Undecided]]]
 Send = Callable[[Q, Callable[[A | Failed | Undecided], None]], bool]
 """Sends a call within the caller's step, and passes on its answer; ``False``: it was not sent."""
 
-Spawn: TypeAlias = "Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
@@ -150,7 +148,7 @@ class Gathering(Generic[Q, A]):
         names_of: Callable[[Q], Names] = lambda _: (),
         *,
         send: Send[Q, A] | None = None,
-        spawn: Spawn = asyncio.ensure_future,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] = asyncio.ensure_future,
     ) -> None:
         self._run = run
         self._limits = limits

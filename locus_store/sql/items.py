@@ -265,7 +265,6 @@ class Items:
 
     @property
     def _has_embeddings(self) -> bool:
-        """True if the table of embeddings exists."""
         if self._dimension_said is None:
             said = self._sql.setting.fetch_first(self.connection, {"name": DIMENSION_SETTING})
             self._dimension_said = said is not None

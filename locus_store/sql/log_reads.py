@@ -99,7 +99,6 @@ def look_at_contents(reads: Reads, request: LogWanted) -> PackedContents:
 
 @lru_cache(maxsize=64)
 def _compile_contents(sql: Statements, shape: PageShape) -> Compiled:
-    """Return the statement of a page: ``CONTENT``."""
     t, page = sql.tables, _select_page(sql.tables, shape).subquery("page")
     columns = {name: page.c[name] for name in CONTENT}
     columns["metadata"] = sa.type_coerce(page.c.metadata, SharedJson()).label("metadata")

@@ -179,7 +179,6 @@ def _bind(column: sa.Column[Any], prefix: str = "") -> sa.BindParameter[Any]:
 
 
 def _select_newest(t: Tables) -> sa.Select[Any]:
-    """Return the query for the newest message of a log."""
     c = t.messages.c
     query = sa.select(*(c[name] for name in MESSAGE)).where(*_are_its(t.messages))
     return query.order_by(c.sequence.desc()).limit(1)
@@ -210,7 +209,6 @@ def _delete_messages(t: Tables, kind: Literal["all", "from", "ids"], size: int =
 
 
 def _replace_message(t: Tables) -> sa.Update:
-    """Return the update of a message by its id."""
     c = t.messages.c
     is_it = c.message_id == _bind(c.message_id, "new_")
     values = {name: _bind(c[name], "new_") for name in CHANGED}

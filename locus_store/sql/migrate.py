@@ -98,7 +98,7 @@ def ensure(
         return settings
     status = _check(connection, ours)
     if status.state == "missing" and auto_migrate:
-        status = _create(connection, ours)
+        status = _settle(connection, ours, creates=True)
     elif status.state == "behind" and auto_migrate == "upgrade":
         _upgrade(connection, ours)
         status = _check(connection, ours)
@@ -135,14 +135,19 @@ def _check(connection: Connection, ours: Tables) -> Status:
         return read_status(connection, ours)
 
 
-def _settle(connection: Connection, ours: Tables) -> Status:
-    """Return the status without migrating; finish a first upgrade that was interrupted."""
+def _settle(connection: Connection, ours: Tables, *, creates: bool = False) -> Status:
+    """Return the status; create missing tables, or finish a first upgrade that was interrupted."""
     with _translate_refusals(connection), lock(connection, ours):
+        # Another process may have created them while this one waited for the lock.
         status = read_status(connection, ours)
-        if status.state == "behind" and not _is_used(connection, ours):
-            _run(connection, ours, lambda config: _import_command().upgrade(config, "head"))
-            status = read_status(connection, ours)
-        return status
+        if status.state != ("missing" if creates else "behind"):
+            return status
+        if creates:
+            _clear(connection, ours, status)
+        elif _is_used(connection, ours):
+            return status
+        _run(connection, ours, lambda config: _import_command().upgrade(config, "head"))
+        return read_status(connection, ours)
 
 
 def _is_used(connection: Connection, ours: Tables) -> bool:
@@ -153,17 +158,6 @@ def _is_used(connection: Connection, ours: Tables) -> bool:
     first = ours.threads, ours.lines, ours.checkpoints, ours.writes, ours.messages, ours.store
     one = (sa.select(sa.literal(1)).select_from(it).limit(1) for it in first)
     return any(connection.execute(it).first() for it in one)
-
-
-def _create(connection: Connection, ours: Tables) -> Status:
-    with _translate_refusals(connection), lock(connection, ours):
-        # Another process may have created it while this one waited for the lock.
-        status = read_status(connection, ours)
-        if status.state == "missing":
-            _clear(connection, ours, status)
-            _run(connection, ours, lambda config: _import_command().upgrade(config, "head"))
-            status = read_status(connection, ours)
-    return status
 
 
 def prepare(connection: Connection, ours: Tables) -> None:

@@ -124,7 +124,6 @@ class StepCopies:
         return tasks
 
     def _rename(self, checkpoint_ns: str) -> str:
-        """Return the new name of a namespace."""
         for name in (checkpoint_ns, checkpoint_ns.rpartition("|")[0]):
             if name in self.places:
                 return checkpoint_ns.replace(name, self.places[name], 1)

@@ -80,7 +80,6 @@ def derive_changes(
 
 
 def _iterate_histories(thread: Thread | None) -> Iterator[SegmentedHistory]:
-    """Yield the namespaces of a stored thread."""
     for history in thread.histories.values() if thread else ():
         assert isinstance(history, SegmentedHistory)  # noqa: S101  (as they are parsed)
         yield history

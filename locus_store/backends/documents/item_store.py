@@ -204,7 +204,6 @@ class ItemStore(BaseStore):
         return (it for items in self._namespaces.values() for it in items.values())
 
     def _list_live(self, namespace: Namespace, *, recursive: bool) -> list[KeptItem]:
-        """Return the live items of a namespace, and with ``recursive`` of those below it."""
         at, depth = self._get_time(), len(namespace)
         groups = (
             [items for name, items in self._namespaces.items() if name[:depth] == namespace]

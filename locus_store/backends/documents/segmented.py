@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from locus_store.backends.documents import bundles, deriving
 from locus_store.backends.documents.bundles import Bundle
@@ -51,9 +51,6 @@ GARBAGE_AGE: Final = timedelta(days=1)
 """Younger segments may belong to a writer that has not written its head yet."""
 
 _TIMES: Final = ("created_at", "active_at", "expires_at")
-
-Piece: TypeAlias = "Segment | Bundle"
-"""A segment as it is stored, or the content of a new one."""
 
 Named = TypeVar("Named", Segment, MessageSegment)
 
@@ -163,7 +160,6 @@ class SegmentedForm(DocumentForm):
     def _make_histories(
         self, thread_id: str, lines: Iterable[tuple[str, Line]], tail: Bundle, head: HeadFacts
     ) -> dict[str, History]:
-        """Return the namespaces of a thread as they are parsed from a head."""
         source = Source(self.reader, thread_id, head.table)
         return {
             name: SegmentedHistory(line, _make_history(name, line, tail), source)
@@ -236,8 +232,8 @@ class SegmentedForm(DocumentForm):
         now, body = self.documents.read_clock(), Body(0, packed, beside)
         return Draft(body, kept, head, dropped, gone, output, token, now)
 
-    def _keep_segment(self, thread: Thread, segment: Segment) -> Piece | None:
-        """Return what an edited thread still has of a segment; ``None`` for nothing."""
+    def _keep_segment(self, thread: Thread, segment: Segment) -> Segment | Bundle | None:
+        """Return what an edited thread still has of a segment, or its new content, if any."""
         histories = [thread.histories.get(it) for it in segment.spans]
         if all(isinstance(it, SegmentedHistory) and it.opened is None for it in histories):
             return segment

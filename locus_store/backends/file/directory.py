@@ -389,7 +389,6 @@ def _make_directory(path: str) -> None:
 
 
 def _flush_directory(place: Place) -> None:
-    """Flush a place's directory to disk."""
     assert place.directory is not None  # noqa: S101  (of a file below the user's directory)
     os.fsync(place.directory)
 

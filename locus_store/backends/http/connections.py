@@ -220,7 +220,6 @@ class HTTPClient(LoopResources):
                 self._idle.set()
 
     async def _wait_for_place(self) -> None:
-        """Wait for one of the connections."""
         try:
             async with asyncio.timeout(self._wait_seconds if self._places.locked() else None):
                 await self._places.acquire()

@@ -461,5 +461,4 @@ class BucketObjects(BlockingClient, Objects):
 
 
 def _release(client: Any) -> None:
-    """Close the connections of a client of the SDK."""
     client.base_client.session.close()

@@ -143,7 +143,6 @@ class OpenSearchBackend(DocumentBackend):
     def _iterate_versions(
         self, page: Collection[VersionPlace]
     ) -> Iterator[tuple[VersionPlace, Thread, History, Row]]:
-        """Yield the versions of a page that are there."""
         threads = {it.thread_id: it for it in self._threads.read_all(it.thread for it in page)}
         for place in page:
             thread = threads.get(place.thread)

@@ -256,7 +256,6 @@ class OpenSearchStore(BaseStore):
     def _find_first(
         self, scope: list[Any], sort: Sequence[Any], limit: int, takes: Callable[[StoreItem], bool]
     ) -> list[StoreItem]:
-        """Return the first items of a scope that a call wants."""
         body = _make_body(scope, live=True, sort=sort)
         size = min(max(FIRST, limit), PAGE)
         hits = self._read_first({**body, "size": size})
@@ -335,7 +334,6 @@ class OpenSearchStore(BaseStore):
 
 
 def _make_scope(namespace: Namespace, *, recursive: bool) -> list[Any]:
-    """Return the conditions of a namespace, or also of all below it."""
     text = encode_namespace(namespace)
     if not recursive:
         return [{"term": {"namespace": text}}]

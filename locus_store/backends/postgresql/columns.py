@@ -146,7 +146,6 @@ def make_jsonb_condition(column: sa.ColumnElement[Any], clause: Clause) -> Condi
 
 @lru_cache(MOST_LOOK_UPS)
 def _look_up(column: sa.ColumnElement[Any], path: tuple[str, ...]) -> Any:
-    """Return the value at a path."""
     empty = sa.literal_column("'{}'::jsonb", JSONB())
     document = sa.func.coalesce(sa.type_coerce(column, JSONB()), empty)
     if not path:

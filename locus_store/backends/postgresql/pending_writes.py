@@ -23,7 +23,6 @@ from locus_store.versions.renewing import compute_ttl_slack
 
 
 def _list_tasks(put: PutWrites) -> set[tuple[str, ...]]:
-    """Return the tasks whose writes these are."""
     place = put.thread_id, put.namespace, put.checkpoint_id
     return {(*place, it.task_id) for it in put.writes}
 
@@ -38,7 +37,6 @@ def _make_head(put: PutWrites) -> tuple[Any, ...]:
 
 
 def _make_rows(put: PutWrites) -> list[tuple[Any, ...]]:
-    """Return the writes as the statement's rows."""
     return [
         (
             encode_key(write.task_id),
@@ -121,7 +119,6 @@ class WriteBatches:
         return {row["number"] for row in found}
 
     def _make_statement(self, batches: Sequence[PutWrites]) -> tuple[str, tuple[Any, ...]]:
-        """Return the statement that stores batches, and its parameters."""
         database, fast = self._database, self._database.fast
         common = encode_key(database.tenant), database.opened.store
         [batch, *others] = batches

@@ -222,7 +222,6 @@ def _split_pages(pages: bytes) -> Iterator[list[bytes]]:
 
 
 def _parse_active(entry: bytes) -> Active:
-    """Return the thread and the time of an entry of ``active``."""
     at = from_microseconds(int(entry[:ENTRY_DIGITS]))
     return Active(entry[ENTRY_DIGITS:].decode(), at)
 
@@ -401,7 +400,6 @@ class RedisDocuments(ListedDocuments):
 
 
 def _parse_answer(answer: Any) -> Found | None:
-    """Return the document of a script's answer."""
     if not answer:
         return None
     end = 2 + answer[1]

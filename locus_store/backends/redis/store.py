@@ -255,7 +255,6 @@ class RedisStore(BaseStore):
     async def _run_reads(
         self, calls: Sequence[Sequence[Name]], is_alone: bool
     ) -> list[list[StoreItem | None]]:
-        """Execute the reads of several calls."""
         names = [items.make_name(*it) for it in chain.from_iterable(calls)]
         found = iter(await self._read_with_embeddings(names, ""))
         return [[it and it[0] for it in islice(found, len(call))] for call in calls]

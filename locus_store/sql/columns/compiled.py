@@ -268,7 +268,6 @@ class Compiled:
 
 
 def _name_literal(at: int) -> str:
-    """Return the name of the parameter for a literal."""
     return f"literal_{at}"
 
 
@@ -316,7 +315,6 @@ class CompiledSearches:
 
 
 def _get_result_type(column: sa.ColumnElement[Any]) -> TypeEngine[Any]:
-    """Return the type of a column as a query gives it."""
     given = column.type.column_expression(column)
     return column.type if given is None else given.type
 

@@ -159,7 +159,6 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
             return await (reader or self._reader).query(self._wrap(body))
 
     def _wrap(self, body: Callable[[Repository], T]) -> Body[T]:
-        """Return a body of a repository as one of a connection."""
         make = self._database.make_repository
         return lambda connection: body(make(connection))
 

@@ -221,7 +221,13 @@ class _Look:
     def _judge(self, settings: Settings) -> Status:
         found = settings.revision
         if found == HEAD:
-            lacking = self._list_lacking()
+            lacking = [
+                str(column)
+                for table in self.ours.metadata.sorted_tables
+                for found_columns in [self._list_columns(table.name)]
+                for column in table.columns
+                if column.name not in found_columns
+            ]
             if lacking:
                 return self._make_damaged(found, f"it lacks {', '.join(lacking[:5])}")
             extra = describe_partitions(settings)
@@ -241,13 +247,6 @@ class _Look:
             " pip install --upgrade locus-store"
         )
         return self._make_status("too new", settings, message)
-
-    def _list_lacking(self) -> list[str]:
-        lacking: list[str] = []
-        for table in self.ours.metadata.sorted_tables:
-            found = self._list_columns(table.name)
-            lacking += [str(it) for it in table.columns if it.name not in found]
-        return lacking
 
     def _list_columns(self, table: str) -> set[str]:
         return self.definition.list_columns(self.connection, self.ours.schema, table)

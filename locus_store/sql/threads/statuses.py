@@ -192,7 +192,6 @@ def _parse_place(text: str) -> ListPlace:
 def _make_conditions(
     reads: Reads, criteria: StatusesWanted, *, has_index: bool
 ) -> Iterator[sa.ColumnElement[bool]]:
-    """Yield the conditions that all criteria threads meet."""
     threads, c = reads.tables.threads.c, reads.tables.checkpoints.c
     if criteria.thread_ids is not None:
         yield threads.thread_id.in_(criteria.thread_ids)
