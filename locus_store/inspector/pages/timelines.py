@@ -131,9 +131,9 @@ async def show_messages(request: PageRequest) -> Page:
     after = (request.thread, behind) if behind else None
     listed = await log.logs(request.thread, limit=ROWS + 1, after=after)
     logs = listed[:ROWS]
-    name = request.query.get_optional("log")
-    if name is None:  # the root, or else the one with the most messages
-        name = max(logs, key=lambda it: it.count).namespace if logs and logs[0].namespace else ""
+    name = request.query.get_optional("log") or ""
+    if not name and logs and logs[0].namespace:  # none of the root: the one with most messages
+        name = max(logs, key=lambda it: it.count).namespace
     info = await _read_info(request, name)
     count = info.count if info else 0
     query, given = request.query, {it: request.query.get_text(it).strip() for it in LOG_FILTERS}
