@@ -174,12 +174,6 @@ class Existence(BackendKit):
         assert replace(copy, thread_id="t", active_at=thread.active_at) == thread
         assert await backend.load("copy", "v0") == {"n": 0}
 
-    async def test_deleting_pending_writes_alone_is_false(self, backend: Any) -> None:
-        await backend.put_writes("t", "v", [make_write("a")])
-        assert await backend.delete("t") is False
-        assert await backend.get_writes("t", "v") == []
-        assert await backend.scan() == []
-
     async def test_a_copy_onto_pending_writes_is_a_conflict(self, backend: Any) -> None:
         await backend.save("t", {"n": 1})
         await backend.put_writes("copy", "v", [make_write("a")])

@@ -228,8 +228,11 @@ async def open_source(url: str) -> AsyncIterator[tuple[str, Pages]]:
     """The items behind a URL, which may end in ``?store_prefix=…&vector_prefix=…``, if any."""
     from locus_store.backends.redis import addresses  # noqa: PLC0415  (an extra)
 
-    plain, prefixes = _split_prefixes(url)
-    connections = addresses.connect(plain)
+    place, _, query = url.partition("?")
+    options = [it.partition("=") for it in query.split("&") if it]
+    prefixes = PREFIXES | {key: unquote(it) for key, _, it in options if key in PREFIXES}
+    rest = "&".join("".join(it) for it in options if it[0] not in PREFIXES)
+    connections = addresses.connect(f"{place}?{rest}" if rest else place)
     try:
         client = await connections.get()
         shown = f"Redis {client.where}"
@@ -243,14 +246,6 @@ async def open_source(url: str) -> AsyncIterator[tuple[str, Pages]]:
         yield shown, keys.iterate_pages(ids)
     finally:
         await connections.close()
-
-
-def _split_prefixes(url: str) -> tuple[str, dict[str, str]]:
-    place, _, query = url.partition("?")
-    options = [it.partition("=") for it in query.split("&") if it]
-    named = {name: unquote(value) for name, _, value in options if name in PREFIXES}
-    rest = "&".join("".join(it) for it in options if it[0] not in PREFIXES)
-    return f"{place}?{rest}" if rest else place, PREFIXES | named
 
 
 class _Keys:

@@ -427,7 +427,6 @@ def _check_operation(op: Op) -> Op:
 
 
 def _as_tuple(namespace: object) -> Any:
-    """Return a namespace as a tuple; LangGraph also accepts a list."""
     return tuple(namespace) if isinstance(namespace, list) else namespace
 
 

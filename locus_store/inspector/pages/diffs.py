@@ -13,7 +13,6 @@ from locus_store.timeline.bisect import (
     AT_PATH,
     TEXT,
     TYPES,
-    Bisected,
     Turn,
     bisect,
     list_values,
@@ -199,7 +198,9 @@ async def _answer(request: PageRequest, version: str | None, test: str) -> dict[
             backend, request.thread, condition, version, namespace=request.namespace, step=step
         )
     found = request.require(bisected, version)
-    first, turns = found.first, _select_turns(found)
+    first, turns = found.first, found.turns[-ROWS:]
+    if first is not None and first not in turns:
+        turns = [first, *turns[1:]]
     tasks = await find_writers(backend, [it.version for it in turns])
     return {
         "version": make_row(found.version),
@@ -209,13 +210,6 @@ async def _answer(request: PageRequest, version: str | None, test: str) -> dict[
         "turns": [_turn(it, tasks) for it in turns],
         "left_out": len(found.turns) - len(turns),
     }
-
-
-def _select_turns(result: Bisected) -> list[Turn]:
-    """Return the turns of a bisect: the first that holds, and the newest."""
-    turns, first = result.turns, result.first
-    last = turns[-ROWS:]
-    return last if first is None or first in last else [first, *last[1:]]
 
 
 def _turn(turn: Turn, tasks: Writers) -> dict[str, Any]:
