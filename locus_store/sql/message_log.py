@@ -120,28 +120,22 @@ class _Log:
 
     def _cut(self, cut: Cut) -> ArchivedMessage | None:
         if cut.kind == "newest":
-            return self._pop()
+            if rows := self._it.ask(_select_newest, **self._name):
+                self._delete("from", sequence=rows[0].sequence)
+            return make_message(rows[0], self._wanted.thread_id) if rows else None
         if cut.kind == "all":
             self._delete("all")
         elif cut.kind == "from":
-            self._delete_from(cut.position)
+            if cut.position > self._count:
+                raise make_too_short_error(self._wanted, self._count)
+            if cut.position < self._count:
+                [(first,)] = self._it.ask(_select_sequence, **self._name, offset=cut.position)
+                self._delete("from", sequence=first)
         else:
             for ids in split_batches(cut.message_ids):
                 size, named = fill_parameters("message_id", ids)
                 self._delete("ids", size, **named)
         return None
-
-    def _pop(self) -> ArchivedMessage | None:
-        if rows := self._it.ask(_select_newest, **self._name):
-            self._delete("from", sequence=rows[0].sequence)
-        return make_message(rows[0], self._wanted.thread_id) if rows else None
-
-    def _delete_from(self, position: int) -> None:
-        if position > self._count:
-            raise make_too_short_error(self._wanted, self._count)
-        if position < self._count:
-            [(first,)] = self._it.ask(_select_sequence, **self._name, offset=position)
-            self._delete("from", sequence=first)
 
     def _delete(self, *form: Hashable, **values: Any) -> None:
         self._count -= self._it.change(_delete_messages, *form, **self._name, **values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -94,7 +94,8 @@ def make_text_condition(column: sa.ColumnElement[Any], clause: Clause) -> Condit
         return is_there(kind, clause)
     if clause.operator in {"$eq", "$in"}:
         wanted = clause.operand if clause.operator == "$in" else [clause.operand]
-        return _match_one_of(kind, found, wanted)
+        forms = (_match_equal(kind, found, it) for it in wanted)
+        return sa.or_(sa.false(), *forms) if len(wanted) <= MOST_FORMS else kind.is_not(None)
     if clause.operator in ORDERS and isinstance(clause.operand, int | float):
         return _match_ordered(kind, found, clause)
     return None
@@ -115,14 +116,6 @@ def _look_up(
 def _is_kind(kind: sa.ColumnElement[str], *names: str) -> sa.ColumnElement[bool]:
     bound = list(map(bind_text, names))
     return kind.in_(bound) if len(bound) > 1 else kind == bound[0]
-
-
-def _match_one_of(
-    kind: sa.ColumnElement[str], value: Any, operands: Sequence[Any]
-) -> sa.ColumnElement[bool]:
-    if len(operands) > MOST_FORMS:
-        return kind.is_not(None)
-    return sa.or_(sa.false(), *(_match_equal(kind, value, it) for it in operands))
 
 
 def _match_equal(kind: sa.ColumnElement[str], value: Any, operand: Any) -> sa.ColumnElement[bool]:
