@@ -258,7 +258,12 @@ class Version(Tabular):
 
     def as_head(self) -> Head:
         """Return the version as the head that lists show for its thread."""
-        return make_head(self)
+        return Head(
+            thread_id=self.thread_id,
+            checkpoint_id=self.checkpoint_id,
+            metadata=self.metadata,
+            updated_at=self.created_at,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,16 +362,6 @@ class Head:
     checkpoint_id: str
     metadata: dict[str, Any]
     updated_at: datetime
-
-
-def make_head(version: Any) -> Head:
-    """Return the head of a version, or of a row with its columns."""
-    return Head(
-        thread_id=version.thread_id,
-        checkpoint_id=version.checkpoint_id,
-        metadata=version.metadata,
-        updated_at=version.created_at,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

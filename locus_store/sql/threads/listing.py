@@ -21,7 +21,7 @@ from locus_store.errors import NotFoundError
 from locus_store.runtime.background import Background
 from locus_store.runtime.gathering import PerLoop
 from locus_store.sql.threads import turns
-from locus_store.sql.threads.reads import ROOT, Reads
+from locus_store.sql.threads.reads import ROOT, Reads, make_head
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import compile_other, is_head, is_live
 from locus_store.sql.threads.thread_rows import (
@@ -34,7 +34,6 @@ from locus_store.sql.threads.thread_rows import (
 )
 from locus_store.types import Active, Head
 from locus_store.types.arguments import check_limit, check_text, compile_thread_pattern
-from locus_store.types.records import make_head
 from locus_store.types.thread_info import (
     DescribesThreads,
     PutThread,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from locus_store import versions
 from locus_store.runtime.notebooks import Table
@@ -29,7 +29,6 @@ from locus_store.sql.threads.version_queries import (
     select_newest,
 )
 from locus_store.types import Head, Mark, PendingWrite, Stored, Version
-from locus_store.types.records import make_head
 from locus_store.values.filters import is_found
 from locus_store.versions import Line, Record
 from locus_store.versions.segments import RecordSegment, collect_payloads, fill_payloads
@@ -429,3 +428,13 @@ def _fill_rows(
     found = [] if all(row[2] for row in rows) else [one for _, one in reads.read_all_segments(line)]
     payloads = fill_payloads([(row[0], row[2]) for row in rows], found, first)
     return [(at, chain, payloads[at]) for at, chain, _ in rows if at in payloads]
+
+
+def make_head(row: Row[Any]) -> Head:
+    """Return the head of a row: the thread's id, then ``Reads.get_head_columns``."""
+    return Head(
+        thread_id=row.thread_id,
+        checkpoint_id=row.checkpoint_id,
+        metadata=row.metadata,
+        updated_at=row.created_at,
+    )
