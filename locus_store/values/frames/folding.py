@@ -94,8 +94,8 @@ def _has_msgpack(value: Any) -> bool:
 class Folder:
     """A state under construction, which shares no part with other objects.
 
-    The state never grows to more than twice ``max_bytes`` while it is folded: the frames' plain
-    bytes are an upper bound of it, and where they exceed that, the state itself is measured.
+    The state never grows to more than twice ``max_bytes`` while it is folded: the frames' bytes
+    give an upper bound of it, and where that exceeds this, state and frame are measured.
 
     Args:
         max_bytes: The largest state, as compact JSON.
@@ -138,8 +138,8 @@ class Folder:
             IntegrityError: They are damaged, or the state is too large.
         """
         for body in unpack_frames(payload, self._most_frame_bytes):
-            self._count(body)
             operations = parse_frame(body)
+            self._count(body, operations)
             if self._in_json and (self._exact or has_bytes(body, operations)):
                 try:
                     self._apply_exactly(body)
@@ -149,11 +149,14 @@ class Folder:
             else:
                 self.perform(operations)
 
-    def _count(self, body: bytes) -> None:
-        more_bytes = LONGEST_JSON * len(body)
-        if self._most_bytes + more_bytes > 2 * self._max_bytes:
-            self._measure()
-        self._most_bytes += more_bytes
+    def _count(self, body: bytes, operations: list[list[Any]]) -> None:
+        """Count what a frame may add to the state; exactly, where that may be too much."""
+        self._most_bytes += LONGEST_JSON * len(body)
+        if self._most_bytes > 2 * self._max_bytes:
+            size = 0 if self._root is None else _measure(self.get_settled())
+            self._most_bytes = size + _measure(operations)
+            if size > self._max_bytes and self._most_bytes > 2 * self._max_bytes:
+                raise TooLargeError.make(size, self._max_bytes)
 
     def _apply_exactly(self, body: bytes) -> None:
         if self._exact is None:
@@ -162,8 +165,9 @@ class Folder:
             )
             self._exact = Folder(self._max_bytes, root, self._most_bytes)
             self._max_bytes = UNLIMITED  # of JSON that is only shown
-        self._exact._count(body)  # noqa: SLF001  (of this class)
-        self._exact.perform(parse_frame(body))  # objects of its own
+        operations = parse_frame(body)  # objects of its own
+        self._exact._count(body, operations)  # noqa: SLF001  (of this class)
+        self._exact.perform(operations)
 
     def _refine(self, operation: list[Any]) -> Iterable[list[Json]]:
         """Return an operation as operations on JSON; a replaced value becomes its changes."""
@@ -194,26 +198,18 @@ class Folder:
             if self.log is not None:
                 self.log.append(operation)
 
-    def _measure(self) -> None:
-        if self._root is None:
-            return
-        try:
-            size = measure_json(self.get_settled())
-        except TypeError as exc:
-            raise IntegrityError("a stored state is nested too deeply") from exc
-        if size > self._max_bytes:
-            raise TooLargeError.make(size, self._max_bytes)
-        self._most_bytes = size
-
     def get_state(self) -> dict[str, Json]:
         """Return the state itself, not a copy, keys sorted.
 
         Raises:
             IntegrityError: There is none, or it is too large.
         """
+        state = self.get_settled()
         if self._most_bytes > self._max_bytes:
-            self._measure()
-        return self.get_settled()
+            self._most_bytes = _measure(state)
+            if self._most_bytes > self._max_bytes:
+                raise TooLargeError.make(self._most_bytes, self._max_bytes)
+        return state
 
     def get_settled(self) -> dict[str, Json]:
         """Return the state of the operations so far, as ``get_state`` does, without measuring it.
@@ -318,6 +314,14 @@ class Folder:
         for pending in (self._ropes, self._opened):
             if id(holder) in pending:
                 pending[id(holder)][1].pop(key, None)
+
+
+def _measure(value: object) -> int:
+    """Return the length of a value as JSON."""
+    try:
+        return measure_json(value)
+    except TypeError as exc:
+        raise IntegrityError("a stored state is nested too deeply") from exc
 
 
 def _get_item(holder: Json, key: Json) -> Json:
