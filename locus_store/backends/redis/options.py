@@ -48,7 +48,9 @@ class RedisConnections(StateOptions, total=False):
             " a replica a master",
         ),
     ]
-    timeout_seconds: Annotated[Seconds, Option(30.0, "time limit of each answer")]
+    timeout_seconds: Annotated[
+        Seconds, Option(30.0, "time limit of each answer, and of waiting for a connection")
+    ]
     connect_timeout_seconds: Annotated[Seconds, Option(10.0, "time limit of each connection")]
 
 
