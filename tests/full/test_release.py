@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-TESTED_PYTHONS = ["3.11", "3.12", "3.13"]
+TESTED_PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 
 
 @pytest.fixture(scope="module")
