@@ -366,10 +366,10 @@ class ItemBatches:
 
     OpenSearch has no transaction over documents. A batch writes into each document its
     *intent*, the document that is to replace it, and then creates one document, the *decision*.
-    This write commits the batch. Until then readers see the documents as before, and afterwards
-    the intents, which the batch puts in place at last. Another writer that meets an intent
-    waits; if the batch remains undecided for ``LEASE_SECONDS``, it creates the decision
-    ``aborted``. Of two decisions the first counts, because both are created under one id.
+    This write commits the batch. Before it readers see the old documents, after it the intents.
+    Finally the batch replaces the documents. A writer that finds an intent waits. If the batch
+    stays undecided for ``LEASE_SECONDS``, this writer creates the decision ``aborted``. The first
+    of two decisions counts, because both are created under one id.
     """
 
     def __init__(self, index: ItemIndex) -> None:

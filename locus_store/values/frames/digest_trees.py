@@ -187,7 +187,7 @@ class DigestTree:
         return self._packed
 
     def require_size(self, max_bytes: int) -> None:
-        """Refuse a state whose compact JSON is longer than ``max_bytes``."""
+        """Refuse a state that is longer than ``max_bytes`` as compact JSON or MessagePack."""
         require_json_size(self.to_state, self._root.size, max_bytes)
 
 
