@@ -53,6 +53,7 @@ class TenantKeys(NamedTuple):
     current: DataKey
     """Seals from now on."""
 
+    number: int
     key_ids: frozenset[bytes]
     loaded_at: float
 
@@ -181,12 +182,18 @@ class Encryption:
     async def load(self, tenant: str, has_values: HasValues | None = None) -> TenantKeys:
         """Read a tenant's keys; create the first one if there is none.
 
-        ``has_values`` returns whether a storage has what a data key of the tenant has sealed.
+        A key that seals here is put back if the store has lost it: it was restored, or a fail-over
+        lost the put. ``has_values`` returns whether a storage has what a key of the tenant sealed.
 
         Raises:
             EncryptionError: The ring does not unwrap one, or all were lost.
         """
-        items = await self._list(tenant)
+        items, old = await self._list(tenant), self._known.get(tenant)
+        if old and await self._is_lost(old, items):
+            key, is_taken = old.current, bool(items) and int(items[-1].key) == old.number
+            secrets = key.secret + key.digest_secret
+            await self._create(tenant, old.number + is_taken, secrets, key.nodes)
+            items = await self._list(tenant)
         if not items:
             has_some = has_values and not await self.list_receipts(tenant) and await has_values()
             if has_some and not await self._list(tenant):  # else another process was the first
@@ -195,7 +202,7 @@ class Encryption:
                     "its destruction, but the storage has values that one has sealed: restore that "
                     "store from its backup, or delete those values without encryption="
                 )
-            await self._create(tenant, 1, os.urandom(KEY_BYTES))
+            await self._create(tenant, 1, os.urandom(2 * KEY_BYTES))
             if not (items := await self._list(tenant)):
                 raise EncryptionError(
                     "the store of data keys does not list the key that it has just stored: with "
@@ -203,8 +210,8 @@ class Encryption:
                 )
         keys = [await self._unwrap(tenant, it) for it in items]
         LOADED.update({key.key_id: key for key in keys})
-        old = self._known.get(tenant)
-        made = TenantKeys(keys[-1], frozenset(it.key_id for it in keys), time.monotonic())
+        key_ids, number = frozenset(it.key_id for it in keys), int(items[-1].key)
+        made = TenantKeys(keys[-1], number, key_ids, time.monotonic())
         self._known[tenant] = made
         for key_id in old.key_ids - made.key_ids if old else ():
             LOADED.pop(key_id, None)
@@ -217,15 +224,23 @@ class Encryption:
     async def _list(self, tenant: str) -> list[StoreItem]:
         return await self.keys.list(_name(tenant), limit=_MOST_KEYS)
 
-    async def _create(self, tenant: str, number: int, digest_secret: bytes) -> None:
-        """Store a new data key, unless another process has done so."""
-        secrets = os.urandom(KEY_BYTES) + digest_secret
+    async def _is_lost(self, old: TenantKeys, items: Sequence[StoreItem]) -> bool:
+        """Return whether the newest key is not stored, and was neither retired nor destroyed."""
+        key, key_id = old.current, old.current.key_id.hex()
+        if any(int(it.key) > old.number or it.value["key_id"] == key_id for it in items):
+            return False
+        return not any(key_id in it.key_ids for it in await self.list_receipts(key.tenant))
+
+    async def _create(
+        self, tenant: str, number: int, secrets: bytes, nodes: Mapping[int, bytes] | None = None
+    ) -> None:
+        """Store a data key, unless another process has done so."""
         key_id = _compute_key_id(secrets)
         wrapped = await self._wrap(secrets, _make_context(tenant, number, key_id.hex()), key_id)
         value = {
             "key_id": key_id.hex(),
             "wrapped": base64.b64encode(wrapped).decode(),
-            "nodes": _pack_nodes({ROOT: os.urandom(NODE_BYTES)}),
+            "nodes": _pack_nodes(nodes or {ROOT: os.urandom(NODE_BYTES)}),
         }
         with suppress(ConflictError):
             await self.keys.put(_name(tenant), f"{number:06d}", value, expected_version=0)
@@ -300,8 +315,8 @@ class Encryption:
         Other processes use it within ``REFRESH_SECONDS``. What is stored keeps its key.
         """
         keys = await self.load(tenant)
-        number = int((await self._list(tenant))[-1].key) + 1
-        await self._create(tenant, number, keys.current.digest_secret)
+        secrets = os.urandom(KEY_BYTES) + keys.current.digest_secret
+        await self._create(tenant, keys.number + 1, secrets)
         return (await self.load(tenant)).current.key_id.hex()
 
     async def retire(self, tenant: str, key_ids: Collection[str]) -> list[str]:

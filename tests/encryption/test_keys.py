@@ -274,6 +274,40 @@ async def test_a_destroyed_key_makes_copies_of_the_data_unreadable(
             await storage.backend.load("t")
 
 
+@pytest.mark.parametrize("new", [False, True], ids=["first", "rotated"])
+@pytest.mark.parametrize("taken", [False, True], ids=["", "taken"])
+async def test_a_key_that_a_restored_store_lacks_is_put_back(
+    old: Encryption, url: str, new: bool, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is acknowledged between the restore and the next question is readable."""
+    other = with_ring(old, old.ring)
+    async with open_storage(url, encryption=old) as one, open_storage(url, encryption=other) as two:
+        key = (await old.load("default")).current
+        if new:
+            await old.add_key("default")
+            key = (await old.load("default")).current
+        [*_, lost] = await old.keys.list(("data-keys", "=default"))
+        await old.keys.delete(lost.namespace, lost.key)
+        if taken:  # by a process that began since
+            await (other.add_key if new else other.load)("default")
+        await one.backend.save("t", {"n": 1})
+        monkeypatch.setattr(key_module, "REFRESH_SECONDS", 0.0)
+        assert (await old.load("default")).current == key
+        sealing.LOADED.clear()  # as in another process
+        assert await two.backend.load("t") == {"n": 1}
+        assert len(await old.list_keys()) == 1 + new + taken
+
+
+async def test_a_key_that_was_retired_or_destroyed_is_not_put_back(old: Encryption) -> None:
+    idle = with_ring(old, old.ring)
+    before = (await idle.load("acme")).current
+    after = await old.add_key("acme")
+    await old.keys.delete(("data-keys", "=acme"), "000001")
+    assert (await idle.load("acme")).current.key_id.hex() == after
+    await old.destroy("acme")
+    assert (await idle.load("acme")).key_ids.isdisjoint({before.key_id, bytes.fromhex(after)})
+
+
 async def test_a_new_key_of_another_process_is_learned(old: Encryption, url: str) -> None:
     other = with_ring(old, old.ring)
     async with open_storage(url, encryption=old) as one, open_storage(url, encryption=other) as two:
