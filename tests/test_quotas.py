@@ -88,6 +88,15 @@ def test_a_lease_without_a_report_was_used() -> None:
     assert ask(usage, "c", at=NOW + LEASE_SECONDS, **late).spent["threads"] == 10
 
 
+def test_a_clock_that_was_set_back_ends_leases_and_counts() -> None:
+    usage = Usage(due_at=NOW + UNNOTICED_SECONDS)
+    ask(usage, "a")
+    later = ask(usage, "b", at=NOW - 3600)
+    assert (later.wants_count, usage.spent["threads"]) == (True, 10)
+    ask(usage, "c", at=NOW - 3600, recount=Count({"threads": 0}, later.spent, 0.0))
+    assert usage.compute_used(NOW - 3600)["threads"] < 20
+
+
 def test_saves_are_those_of_the_minute() -> None:
     usage, limits, need = Usage(), {SAVES: 8}, {SAVES: 8}
     assert ask(usage, "a", limits, need=need).granted == {SAVES: 8}

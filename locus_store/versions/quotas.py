@@ -119,7 +119,7 @@ class Usage:
     def settle(self, request: LeaseRequest, now: float) -> None:
         """Take what a process reports, and remove the leases that have ended."""
         for key, lease in list(self.leases.items()):
-            is_over = lease.ends <= now
+            is_over = not now < lease.ends <= now + 2 * LEASE_SECONDS  # the clock was set back
             spent = lease.granted if is_over else request.spent.get(key, {})
             for name in STORED:
                 more = max(0, spent.get(name, 0) - lease.spent.get(name, 0))
@@ -134,11 +134,12 @@ class Usage:
 
     def needs_count(self, limits: Mapping[str, int], limit: str | None, now: float) -> bool:
         """Return whether the amounts have to be counted before a limit refuses, or at all."""
-        has_grown = self.compute_stored("bytes") - self.counted.get("bytes", 0)
-        is_due = 0 < self.due_at <= now or has_grown * PART > limits.get("bytes", has_grown * PART)
+        more = self.compute_stored("bytes") - self.counted.get("bytes", 0)
+        has_grown = more * PART > limits.get("bytes", more * PART)
+        is_due = self.due_at > 0 and not now < self.due_at <= now + UNNOTICED_SECONDS
         pause = PAUSE_PART * max(0.0, self.count_seconds - SHORT_SECONDS)
         rests = self.counted_at <= now < self.counted_at + pause
-        return (is_due or limit in STORED) and not rests
+        return (has_grown or is_due or limit in STORED) and not rests
 
 
 class LeaseAnswer(NamedTuple):
