@@ -361,7 +361,7 @@ class LoopClient(loops.LoopResources):
         caller = asyncio.current_task()
         asked = caller.cancelling() if caller else 0
         is_first = may_again is failures.is_lost and not retry_time.has_waited
-        before = _limit.set(SILENT_SECONDS if is_first else None)
+        before = _limit.set(min(SILENT_SECONDS, self._answer_seconds) if is_first else None)
         self._calls += 1
         self._is_idle.clear()
         try:

@@ -12,6 +12,7 @@ import servers
 from lazily import TESTS_RUN
 from tiers import first_of
 
+from locus_store import ConnectionFailedError
 from locus_store.types import PendingWrite
 
 if TESTS_RUN:
@@ -117,3 +118,18 @@ async def test_a_write_to_a_closed_transport_is_a_lost_connection(
             return
         await checkpointer.save({"n": 2}, "t")
         assert (failed, await checkpointer.load("t")) == (["EVAL"], {"n": 2})
+
+
+async def test_no_attempt_is_longer_than_a_timeout(
+    redis_server: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "SILENT_SECONDS", 2 * LIMIT_SECONDS)
+    with closing(servers.Proxy(redis_server.port)) as proxy:
+        url = redis_url.replace(f":{redis_server.port}", f":{proxy.port}")
+        options: dict[str, Any] = {"timeout_seconds": 0.05, "retry_seconds": 0}
+        async with redis_checkpointer(url, state_type=dict, **options) as checkpointer:
+            await checkpointer.load("t")
+            proxy.hold()
+            async with asyncio.timeout(LIMIT_SECONDS):
+                with pytest.raises(ConnectionFailedError):
+                    await checkpointer.load("t")

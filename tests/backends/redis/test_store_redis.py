@@ -204,6 +204,23 @@ async def test_every_call_is_one_round_trip(redis_url) -> None:
             assert len(sent) == 1, sent
 
 
+async def test_a_repeated_removal_writes_and_so_waits_for_replicas(redis_server, redis_url) -> None:
+    """WAIT waits for the writes of its own connection only."""
+
+    def count_changes() -> int:
+        with redis_server.client() as client:
+            return client.info("persistence")["rdb_changes_since_last_save"]
+
+    async with RedisStore(redis_url) as store:
+        await store.put(("n",), "k", 1)
+        for call in (lambda: store.delete(("n",), "k"), lambda: store.clear_namespace(("n",))):
+            await call()
+            before = count_changes()
+            await call()
+            assert count_changes() > before
+        assert await store.list_namespaces() == []
+
+
 async def test_scripts_that_are_forgotten_are_sent_again(store, ask) -> None:
     await store.put(NS, "k", 1)
     ask("SCRIPT", "FLUSH")

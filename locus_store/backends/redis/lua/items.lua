@@ -25,7 +25,10 @@ local function live(name)
   return packed, expires
 end
 
+-- Remove items. Something is written where there is none: WAIT waits for writes of its own connection,
+-- and an earlier removal, which this one repeats, was on another one.
 local function forget(gone)
+  if gone[1] then redis.pcall('ZADD', names, 0, gone[1]) end
   for first = 1, #gone, 1000 do  -- Lua's stack has an end
     local last = math.min(first + 999, #gone)
     call('HDEL', items, unpack(gone, first, last))
@@ -183,7 +186,7 @@ local at = walk(ARGV[1], ARGV[2], tonumber(ARGV[3]), function(name)
   gone[#gone + 1] = name
   if not is_over(name) then lived = lived + 1 end
 end)
-forget(gone)
+forget(gone[1] and gone or {''})  -- no item has this name
 return {lived, at}
 
 --- namespaces
