@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -74,24 +74,31 @@ class Encrypts:
         return await owner.has_sealed() if isinstance(owner, Encrypts) else False
 
     async def _unseal(self, open_with: Callable[[Sealing], T]) -> T:
-        """Return what is opened with the tenant's keys; a key that is new here is loaded."""
+        """Return what is opened with the tenant's keys."""
+
+        async def open_it(sealing: Sealing) -> T:
+            return open_with(sealing)
+
+        return await self._with_keys(open_it)
+
+    async def _with_keys(self, ask: Callable[[Sealing], Awaitable[T]]) -> T:
+        """Return the answer of a call that opens; a key that is new here is loaded.
+
+        An error says that the keys of the tenant were destroyed, if they were.
+        """
+        tenant = self._tenant_name
         try:
             try:
-                return open_with(await self.get_sealing())
+                return await ask(await self.get_sealing())
             except UnknownKeyError:
-                keys = await self.encryption.load(self._tenant_name)
-            return open_with(self._make_sealing(keys))
+                keys = await self.encryption.load(tenant, self.has_sealed)
+            return await ask(self._make_sealing(keys))
         except IntegrityError as exc:
-            await self._name_destruction(exc)
+            is_unread = type(exc) in {IntegrityError, UnknownKeyError}
+            if is_unread and (at := await self.encryption.find_destruction(tenant)):
+                told = f"the data keys of tenant {tenant!r} were {DESTROYED} {at}"
+                exc.args = (f"{exc}; {told}: remove what they sealed, see docs/encryption.md",)
             raise
-
-    async def _name_destruction(self, error: IntegrityError) -> None:
-        """Add to an error that the keys of this tenant were destroyed, if they were."""
-        tenant = self._tenant_name
-        is_unread = type(error) in {IntegrityError, UnknownKeyError}
-        if is_unread and (at := await self.encryption.find_destruction(tenant)):
-            told = f"the data keys of tenant {tenant!r} were {DESTROYED} {at}"
-            error.args = (f"{error}; {told}: remove what they sealed, see docs/encryption.md",)
 
 
 class LoadsKeys(Encrypts):
@@ -103,16 +110,7 @@ def _load_keys(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
 
     async def method(self: LoadsKeys, *args: Any, **kwargs: Any) -> Any:
         ask = getattr(super(LoadsKeys, self), name)
-        await self.get_sealing()
-        try:
-            try:
-                return await ask(*args, **kwargs)
-            except UnknownKeyError:  # it may be new here
-                await self.encryption.load(self._tenant_name, self.has_sealed)
-            return await ask(*args, **kwargs)
-        except IntegrityError as exc:
-            await self._name_destruction(exc)
-            raise
+        return await self._with_keys(lambda _: ask(*args, **kwargs))
 
     return method
 

@@ -190,9 +190,8 @@ class Encryption:
         """
         items, old = await self._list(tenant), self._known.get(tenant)
         if old and await self._is_lost(old, items):
-            key, is_taken = old.current, bool(items) and int(items[-1].key) == old.number
-            secrets = key.secret + key.digest_secret
-            await self._create(tenant, old.number + is_taken, secrets, key.nodes)
+            key = old.current
+            await self._create(tenant, old.number + 1, key.secret + key.digest_secret, key.nodes)
             items = await self._list(tenant)
         if not items:
             has_some = has_values and not await self.list_receipts(tenant) and await has_values()
@@ -327,21 +326,18 @@ class Encryption:
         """
         items = await self._list(tenant)
         gone = [it for it in items[:-1] if it.value["key_id"] in key_ids]
-        if gone and not await self._is_known_to_all(tenant, items[-1]):
-            return []
+        if gone:
+            newest, name = items[-1], _name(tenant)
+            with suppress(ConflictError):  # a put shows the store's time
+                await self.keys.put(name, newest.key, newest.value, expected_version=newest.version)
+            found = await self.keys.get_item(name, newest.key)
+            age = (found.updated_at - found.created_at).total_seconds() if found else 0.0
+            if age <= 2 * REFRESH_SECONDS:
+                return []
         for item in gone:
             await self.keys.delete(_name(tenant), item.key)
         await self.load(tenant)
         return [it.value["key_id"] for it in gone]
-
-    async def _is_known_to_all(self, tenant: str, newest: StoreItem) -> bool:
-        """Return whether other processes have learned of a key; a put shows the store's time."""
-        with suppress(ConflictError):
-            name, version = _name(tenant), newest.version
-            await self.keys.put(name, newest.key, newest.value, expected_version=version)
-        found = await self.keys.get_item(_name(tenant), newest.key)
-        age = (found.updated_at - found.created_at).total_seconds() if found else 0.0
-        return age > 2 * REFRESH_SECONDS
 
     async def destroy(self, tenant: str) -> Receipt:
         """Destroy the data keys of a tenant: nothing that they sealed can be read any more.

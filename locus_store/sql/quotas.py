@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial, wraps
 from time import monotonic
 from typing import Any, Final, TypeVar, cast
@@ -207,17 +207,13 @@ class _Lease:
     """A lease of this process."""
 
     key: str
+    granted: Amounts
     left: Amounts
     spent: Amounts
     ends: float
     minute_ends: float
     calls: int = 0
     """Under way."""
-
-    granted: Amounts = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.granted = {**self.left}
 
     def has(self, need: Amounts, at: float) -> bool:
         """Return whether a call may take what it needs."""
@@ -241,11 +237,6 @@ class _Lease:
         if SAVES in self.left and SAVES in other.left and monotonic() < self.minute_ends:
             other.left[SAVES] += self.left[SAVES]
             self.left[SAVES] = 0
-
-    @property
-    def is_low(self) -> bool:
-        """True if more than half of it is used."""
-        return any(2 * left < self.granted[name] for name, left in self.left.items())
 
 
 class TenantQuota:
@@ -286,7 +277,7 @@ class TenantQuota:
                 self._free_until = start + LOOK_SECONDS
             elif answer.refused is None:
                 ends = start + USE_SECONDS, start + answer.seconds_left
-                made = _Lease(request.key, {**answer.granted}, {}, *ends)
+                made = _Lease(request.key, answer.granted, {**answer.granted}, {}, *ends)
                 if self._lease is not None:
                     self._lease.pass_saves(made)
                     self._ended.append(self._lease)
@@ -305,7 +296,8 @@ class TenantQuota:
             lease.add(amounts, -1)
             for name in STORED:
                 lease.spent[name] = lease.spent.get(name, 0) + amounts.get(name, 0)
-            return lease is self._lease and lease.is_low
+            is_low = any(2 * left < lease.granted[name] for name, left in lease.left.items())
+            return lease is self._lease and is_low
 
 
 class KnownQuotas:

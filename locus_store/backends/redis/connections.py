@@ -198,7 +198,10 @@ class LoopClient(loops.LoopResources):
         for reply in (answer, count):
             if isinstance(reply, Exception):
                 return Failed(reply)
-        if count >= self.replicas or _has_no_write(answer):
+        # A script that writes nothing answers with nothing, or with the reason.
+        has_word = isinstance(answer, list) and answer and isinstance(answer[0], bytes)
+        has_no_write = answer is None or (has_word and answer[0] != b"done")
+        if count >= self.replicas or has_no_write:
             return answer
         error = BackendError(
             f"written to Redis {self.where}, but only {count} of {self.replicas} replicas had it "
@@ -446,9 +449,3 @@ class RetryTime:
             await client.drop_idle()
         if failures.is_lost(exc):
             await client.find_masters()
-
-
-def _has_no_write(answer: Any) -> bool:
-    """Return whether a script answered with nothing, or a reason for writing nothing."""
-    has_word = isinstance(answer, list) and answer and isinstance(answer[0], bytes)
-    return answer is None or bool(has_word and answer[0] != b"done")
