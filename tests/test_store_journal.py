@@ -260,6 +260,19 @@ async def test_damage_is_an_error_with_a_remedy(small: None, where: str) -> None
         await on(shelf).get(NS, "k1")
 
 
+async def test_a_copy_that_lacks_a_segment_is_reported(small: None) -> None:
+    """As one that a program made while the journal was changed."""
+    shelf = Shelf()
+    async with on(shelf) as store:
+        for n in range(20):
+            await store.put(NS, f"k{n}", [n, "x" * 100])
+        [segment, *_] = sorted(it for it in shelf.stored if it != HEAD)
+        del shelf.stored[segment]
+        for call in (lambda it: it.get(NS, "k1"), lambda it: it.put(NS, "k", 1)):
+            with pytest.raises(IntegrityError, match=f"{segment}.*missing.*backup"):
+                await call(on(shelf))
+
+
 async def test_a_journal_that_was_restored_from_a_backup_is_read_again(small: None) -> None:
     shelf = Shelf()
     async with on(shelf) as store:

@@ -140,13 +140,18 @@ class ItemJournal:
 
         Raises:
             ChangedError: A segment was replaced meanwhile.
-            IntegrityError: The journal is damaged.
+            IntegrityError: The journal is damaged, or copied while it was changed.
         """
         found = access.get(HEAD, known=self._tag)
         if found is None:
             self.forget()
         elif found.content is not None:
-            self._read(found.content)
+            try:
+                self._read(found.content)
+            except ChangedError as exc:
+                if (now := access.get(HEAD, known=found.tag)) and now.content is None:
+                    raise self._make_damage(*exc.args) from exc
+                raise
             self._tag, self._content = found.tag, found.content
 
     def _read(self, content: bytes) -> None:
@@ -215,7 +220,7 @@ class ItemJournal:
 
     def _make_damage(self, key: str) -> IntegrityError:
         return IntegrityError(
-            f"{self.documents.locate(key)}, a part of the store's journal, is damaged. "
+            f"{self.documents.locate(key)}, a part of the store's journal, is damaged or missing. "
             f"{self.documents.remedy}"
         )
 
@@ -286,9 +291,8 @@ class ItemJournal:
         return [*kept, ItemSegment(key, len(content), self._at.number, self._at.check)]
 
     def _read_segment(self, segment: ItemSegment) -> bytes:
-        found = self.documents.get(segment.key)
-        if found is None:
-            raise ChangedError
+        if (found := self.documents.get(segment.key)) is None:
+            raise ChangedError(segment.key)
         return found.content or b""
 
     def clean(self, *, erases: bool) -> None:
@@ -303,20 +307,15 @@ class ItemJournal:
         last = f"{self._segments[-1].last:0{_DIGITS}}~"
         try:
             for key in [*self.documents.keys()]:
-                if key < last and key not in named:
-                    self._discard(key)
+                if key < last and key not in named and (found := self.documents.get(key)):
+                    with suppress(ChangedError):  # another writer was faster
+                        self.documents.delete(key, tag=found.tag)
         except LocusStoreError as exc:
             if erases:  # else the next time
                 raise BackendError(
                     f"the items are removed, but their values are still stored: {exc}. Any later "
                     "removal of an item deletes them"
                 ) from exc
-
-    def _discard(self, key: str) -> None:
-        found = self.documents.get(key)
-        with suppress(ChangedError):  # another writer was faster
-            if found is not None:
-                self.documents.delete(key, tag=found.tag)
 
 
 class _Lines:
