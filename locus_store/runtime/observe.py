@@ -98,10 +98,8 @@ def observe(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
 
         @wraps(method)
         async def run_method(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            backend = getattr(self, "backend", self)
-            outer = _current.get()
             is_listening = operations.isEnabledFor(logging.DEBUG) or _has_provider()
-            if not is_listening or (outer is not None and outer.backend is backend):
+            if not is_listening or _is_part(backend := getattr(self, "backend", self)):
                 try:
                     return await method(self, *args, **kwargs)
                 except IntegrityError as exc:
@@ -117,6 +115,11 @@ def observe(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
         return run_method
 
     return decorate
+
+
+def _is_part(backend: object) -> bool:
+    outer = _current.get()
+    return outer is not None and outer.backend is backend
 
 
 def _collect_ids(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -431,30 +434,45 @@ def _has_provider() -> bool:
     A program that does so has imported the API; this package never imports it by itself. Many
     frameworks import it, too, and the API's own providers drop everything.
     """
-    for package, getter, module, name in _PROVIDERS:
-        api = modules.get(package)
-        if api is None or (package in _asked and getattr(modules.get(module), name, api) is None):
-            continue
-        ask = getattr(api, getter, None)  # None: the import has not ended
-        if ask is not None:
-            _asked.add(package)
-            if not type(ask()).__module__.startswith(package):
-                return True
-    return False
+    if _unasked and "opentelemetry" in modules and _ask_parts():
+        return True
+    if _kept["trace"]["_TRACER_PROVIDER"] is _kept["metrics"]["_METER_PROVIDER"] is None:
+        return False
+    return any(_is_real(_kept[part][name]) for part, (*_, name) in _PARTS.items())
 
 
-_PROVIDERS: Final = (
-    ("opentelemetry.trace", "get_tracer_provider", "opentelemetry.trace", "_TRACER_PROVIDER"),
-    (
-        *("opentelemetry.metrics", "get_meter_provider"),
-        *("opentelemetry.metrics._internal", "_METER_PROVIDER"),
-    ),
-)
+def _ask_parts() -> bool:
+    """Ask the parts of the API that were imported since the last call; see ``_PARTS``."""
+    found = False
+    for part in [*_unasked]:
+        getter, module, name = _PARTS[part]
+        ask = getattr(modules.get(f"opentelemetry.{part}"), getter, None)
+        if ask is not None:  # the import has ended
+            found |= _is_real(ask())
+            if name in (values := getattr(modules.get(module), "__dict__", {})):
+                _kept[part] = values
+                _unasked.discard(part)
+    return found
+
+
+def _is_real(provider: object) -> bool:
+    """Return whether a provider is another one than those of the API."""
+    own = "opentelemetry.trace", "opentelemetry.metrics"
+    return provider is not None and not type(provider).__module__.startswith(own)
+
+
+_PARTS: Final = {
+    "trace": ("get_tracer_provider", "opentelemetry.trace", "_TRACER_PROVIDER"),
+    "metrics": ("get_meter_provider", "opentelemetry.metrics._internal", "_METER_PROVIDER"),
+}
 """Parts of the API: the function that returns the provider, and where the API keeps it.
 
 The API keeps ``None`` while no provider is set. The function then reads the environment, and loads
 the provider that it names. Reading the kept value takes a tenth of the time.
 """
 
-_asked: set[str] = set()
-"""Parts whose function was called: a provider that the environment names is loaded."""
+_unasked: Final = set(_PARTS)
+"""Parts whose function was not called: a provider that the environment names is not loaded."""
+
+_kept: Final[dict[str, dict[str, Any]]] = {it: {name: None} for it, (*_, name) in _PARTS.items()}
+"""The values of the modules of parts that were asked."""
