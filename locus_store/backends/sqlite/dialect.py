@@ -281,6 +281,7 @@ class SQLiteDatabase(Database):
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._path = path if path != MEMORY else None
         self._where = where
+        self._log_path = f"{path}-wal"
         self._known: tuple[int, int] | None = None
         """The file, while it is open."""
         self._file: tuple[int, int] | None = None
@@ -342,25 +343,28 @@ class SQLiteDatabase(Database):
         super().open(connection)
         if self._path is not None:
             self._known = self._file = _read_identity(self._path)
-            self._log = _read_identity(f"{self._path}-wal")
+            self._log = _read_identity(self._log_path)
 
     def identify(self) -> object:
         if self._path is None:
             return self._where
-        found = _read_stat(self._path)
-        identity = None if found is None else (found.st_dev, found.st_ino)
-        if identity is None and self._known is not None:
+        try:
+            found = os.stat(self._path)  # before each call: Path's takes three times as long
+        except OSError as exc:
+            if self._known is None:
+                return None
             raise ConnectionFailedError(
                 f"SQLite {self._where}: the file does not exist any more; restore it, or close() "
                 "this object to start a new one"
-            )
-        if found is not None and found.st_size == 0 and self._known == identity:
+            ) from exc
+        identity = found.st_dev, found.st_ino
+        if found.st_size == 0 and self._known == identity:
             raise make_emptied_error(self._where)
         return identity
 
     def has_log(self) -> bool:
         """Return whether commits go into the log that other connections read."""
-        return self._log is None or _read_identity(f"{self._path}-wal") == self._log
+        return self._log is None or _read_identity(self._log_path) == self._log
 
     def fold_log(self, connection: Connection) -> None:
         """Write the commits in a log that was removed into the file, and end the use of the log.
@@ -372,7 +376,7 @@ class SQLiteDatabase(Database):
         try:
             driver.execute("PRAGMA journal_mode=DELETE")  # needs the file for itself
         except sqlite3.OperationalError as exc:
-            if _read_identity(f"{self._path}-wal") is None:  # there is no new one
+            if _read_identity(self._log_path) is None:  # there is no new one
                 driver.execute("PRAGMA wal_checkpoint")
             raise BackendError(
                 f"SQLite {self._where}: its log {self._path}-wal was removed or replaced while it "
@@ -386,7 +390,7 @@ class SQLiteDatabase(Database):
         self._known = None
         if self._path is None or self._log is None or _read_identity(self._path) == self._file:
             return
-        if _read_identity(f"{self._path}-wal") == self._log:
+        if _read_identity(self._log_path) == self._log:
             raise BackendError(
                 f"SQLite {self._where}: the file was replaced while other connections had it "
                 f"open, and their log {self._path}-wal is still there; close them, remove the log "
@@ -454,17 +458,13 @@ _CODES = {
 }
 
 
-def _read_stat(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)  # before each call: Path's takes three times as long
-    except OSError:
-        return None
-
-
 def _read_identity(path: str) -> tuple[int, int] | None:
     """Return the file's identity, which changes if it is replaced; ``None`` if it is missing."""
-    found = _read_stat(path)
-    return None if found is None else (found.st_dev, found.st_ino)
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def has_one_connection(engine: Any) -> bool:

@@ -104,6 +104,9 @@ class ThreadRunner:
                 continue
 
     def _get_open(self) -> _OpenDatabase:
+        found = self._open
+        if found is not None and found.pid == os.getpid() and not found.is_closed:
+            return found
         with self._lock:
             if self._open is not None and self._open.pid != os.getpid():
                 inherited.append(self._open)  # the parent's: neither used nor closed here

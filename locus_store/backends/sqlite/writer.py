@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections import deque
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from itertools import takewhile
+from operator import attrgetter
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy.engine import Connection, Engine
 
 from locus_store.backends.sqlite.dialect import SQLiteDatabase
 from locus_store.runtime import loops, observe
 from locus_store.sql.connections.backend import Body
-
-if TYPE_CHECKING:
-    _Answer = tuple[object, BaseException | None]
 
 T = TypeVar("T")
 
@@ -31,41 +28,32 @@ BUSY_STEP_SECONDS: Final = 0.01
 
 
 class _Job:
-    """A body of a sync call, whose thread waits.
+    """A body of a sync call, whose thread waits unless it is the leader."""
 
-    Args:
-        body: The body.
-        promote: Makes another thread than the one that waits the leader.
-    """
+    result: Any = None
+    error: BaseException | None = None
+    is_answered = False
+    wake: threading.Lock | None = None
+    """Locked until the job is answered, or its thread is the leader."""
 
-    __slots__ = ("_changed", "_error", "_result", "at", "body", "is_answered", "promote")
-
-    def __init__(self, body: Body[Any] | None, promote: Callable[[], None] | None = None) -> None:
+    def __init__(self, body: Body[Any] | None) -> None:
         self.body = body
         self.at = monotonic()
-        self.is_answered = False
-        self._changed = threading.Lock()
-        self._changed.acquire()
-        self.promote = promote or self._changed.release
+
+    def begin_wait(self) -> None:
+        """Prepare ``wait``, as another thread is the leader."""
+        self.wake = threading.Lock()
+        self.wake.acquire()
 
     def wait(self) -> None:
         """Wait until the job is answered, or its thread is the leader."""
-        self._changed.acquire()
+        assert self.wake is not None  # noqa: S101  (see SQLiteWriter._submit)
+        self.wake.acquire()
 
-    def answer(self, result: object, error: BaseException | None) -> None:
-        """Pass the result to the thread that waits."""
-        self._result, self._error, self.is_answered = result, error, True
-        self._changed.release()
-
-    def get_result(self) -> Any:
-        """Return the result, or raise the error."""
-        error, self._error = self._error, None
-        try:
-            if error is not None:
-                raise error
-            return self._result
-        finally:
-            del error  # its traceback has this frame
+    def promote(self) -> None:
+        """Make the thread that waits the leader."""
+        if self.wake is not None:
+            self.wake.release()
 
 
 class _LoopJob:
@@ -76,7 +64,8 @@ class _LoopJob:
         promote: Makes the writer's thread the leader.
     """
 
-    __slots__ = ("at", "body", "future", "loop", "promote")
+    result: Any = None
+    error: BaseException | None = None
 
     def __init__(self, body: Body[Any] | None, promote: Callable[[], None]) -> None:
         self.body = body
@@ -85,32 +74,30 @@ class _LoopJob:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
 
-    def answer(self, result: object, error: BaseException | None) -> None:
-        """Pass the result to the caller, in its event loop."""
-        if self.future.done():  # the caller was cancelled
-            return
-        if error is not None:
-            loops.fail(self.future, error)
-        else:
-            self.future.set_result(result)
 
-
-def _answer_callers(jobs: list[_Job | _LoopJob], answers: list[_Answer]) -> None:
+def _answer_callers(jobs: list[_Job | _LoopJob]) -> None:
     """Pass the results to the callers; each event loop is woken once."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_LoopJob, _Answer]]] = {}
-    for job, answer in zip(jobs, answers, strict=True):
+    by_loop: dict[asyncio.AbstractEventLoop, list[_LoopJob]] = {}
+    for job in jobs:
         if isinstance(job, _Job):
-            job.answer(*answer)
+            job.is_answered = True
+            job.promote()
         else:
-            by_loop.setdefault(job.loop, []).append((job, answer))
-    for loop, pairs in by_loop.items():
+            by_loop.setdefault(job.loop, []).append(job)
+    for loop, some in by_loop.items():
         with suppress(RuntimeError):  # the loop was closed: no caller waits
-            loop.call_soon_threadsafe(_answer_all, pairs)
+            loop.call_soon_threadsafe(_answer_all, some)
 
 
-def _answer_all(pairs: list[tuple[_LoopJob, _Answer]]) -> None:
-    for job, (result, error) in pairs:
-        job.answer(result, error)
+def _answer_all(jobs: list[_LoopJob]) -> None:
+    for job in jobs:
+        error, job.error = job.error, None  # its traceback has frames that have the job
+        if job.future.done():  # the caller was cancelled
+            continue
+        if error is not None:
+            loops.fail(job.future, error)
+        else:
+            job.future.set_result(job.result)
 
 
 class StoppedError(Exception):
@@ -134,9 +121,9 @@ class SQLiteWriter:
         self._gate = threading.Lock()
         """Guards the four below."""
 
-        self._jobs: deque[_Job | _LoopJob] = deque()
+        self._jobs: list[_Job | _LoopJob] = []
         self._has_leader = False
-        self._stop_job: _Job | None = None
+        self._stop_job: _Job | _LoopJob | None = None
         """The job that stops the writer."""
 
         self._thread: threading.Thread | None = None
@@ -166,12 +153,21 @@ class SQLiteWriter:
             StoppedError: Nothing was run.
         """
         job = _Job(body)
-        if not self._submit(job):
+        result: T = self._get_result(job, leads=self._submit(job))
+        return result
+
+    def _get_result(self, job: _Job, *, leads: bool) -> Any:
+        """Return the result of a job that was submitted, or raise its error."""
+        if not leads:
             job.wait()
         if not job.is_answered:
             self._commit_as_leader()
-        result: T = job.get_result()
-        return result
+        if job.error is None:
+            return job.result
+        try:
+            raise job.error
+        finally:
+            job.error = None  # its traceback has this frame
 
     async def run_async(self, body: Body[T] | None) -> T:
         """See ``run``; for a caller in an event loop."""
@@ -185,17 +181,15 @@ class SQLiteWriter:
 
     def stop(self) -> None:
         """Finish what was submitted, close the connection, end the thread."""
-        last = _Job(None, self._wake_thread.release if self._thread else None)
+        last = _Job(None)
         with suppress(StoppedError):
-            if self._submit(last, stops=True):
-                last.promote()
-            last.wait()
-            if not last.is_answered:
-                self._commit_as_leader()
-            if self._thread is not None:
-                self._wake_thread.release()
-                self._thread.join()
-            last.get_result()
+            leads = self._submit(last, stops=True)
+            try:
+                self._get_result(last, leads=leads)
+            finally:
+                if self._thread is not None:
+                    self._wake_thread.release()
+                    self._thread.join()
 
     def _submit(self, job: _Job | _LoopJob, *, stops: bool = False) -> bool:
         """Add a job, with ``stops`` the last one; return whether its thread is the leader."""
@@ -203,11 +197,14 @@ class SQLiteWriter:
             if self._stop_job is not None:
                 raise StoppedError
             if stops:
-                assert isinstance(job, _Job)  # noqa: S101  (see stop)
                 self._stop_job = job
             self._jobs.append(job)
-            leads, self._has_leader = not self._has_leader, True
-            return leads
+            if not self._has_leader:
+                self._has_leader = True
+                return True
+            if isinstance(job, _Job):
+                job.begin_wait()
+            return False
 
     def _begin_thread(self) -> None:
         with self._gate:
@@ -224,43 +221,45 @@ class SQLiteWriter:
     def _commit_as_leader(self) -> None:
         """Commit the waiting jobs, choose the next leader, and answer the callers."""
         with self._gate:
-            jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), GROUP))]
+            jobs, self._jobs = self._jobs[:GROUP], self._jobs[GROUP:]
         try:
-            answers = self._commit([it.body for it in jobs if it is not self._stop_job], jobs[0].at)
-            if jobs[-1] is self._stop_job:
+            if jobs[-1] is not self._stop_job:
+                self._commit(jobs)
+            else:
+                if len(jobs) > 1:
+                    self._commit(jobs[:-1])
                 self._close_connection()
-                answers.append((None, None))
         except BaseException as exc:  # noqa: BLE001  (raised in every caller of the group)
             if self._is_blocked:
                 jobs = self._put_back(jobs)
-            answers = [(None, exc)] * len(jobs)
+            for job in jobs:
+                job.error = exc
         with self._gate:
             following = self._jobs[0] if self._jobs else None
             self._has_leader = following is not None
         if following is not None:
             following.promote()
-        _answer_callers(jobs, answers)
+        _answer_callers(jobs)
 
     def _put_back(self, jobs: list[_Job | _LoopJob]) -> list[_Job | _LoopJob]:
         """Return the jobs that have waited for the lock for the whole timeout; keep the others."""
         limit = monotonic() - self._timeout + BUSY_STEP_SECONDS
         late = [*takewhile(lambda it: it.at <= limit, jobs)] or jobs[:1]
         with self._gate:
-            self._jobs.extendleft(reversed(jobs[len(late) :]))
+            self._jobs[:0] = jobs[len(late) :]
         return late
 
-    def _commit(self, bodies: list[Body[Any] | None], since: float) -> list[_Answer]:
-        if not bodies:
-            return []
+    def _commit(self, jobs: list[_Job | _LoopJob]) -> None:
         connection = self._open()
-        if not any(bodies):  # to read needs no write lock
-            return [(None, None)] * len(bodies)
+        if not any(map(_get_body, jobs)):  # to read needs no write lock
+            return
         try:
-            self._begin(connection, since)
-            if len(bodies) == 1 and bodies[0] is not None:
-                answers: list[_Answer] = [(bodies[0](connection), None)]  # fails as a whole
+            self._begin(connection, jobs[0].at)
+            if len(jobs) == 1:
+                jobs[0].result = _get_body(jobs[0])(connection)  # fails as a whole
             else:
-                answers = [_attempt(connection, it) for it in bodies]
+                for job in jobs:
+                    _attempt(connection, job)
             if self._driver is None or connection.in_transaction():
                 connection.commit()
             else:
@@ -270,8 +269,7 @@ class SQLiteWriter:
             if self._driver is not None:
                 self._driver.rollback()
             raise
-        observe.record_commit(self._database, len(bodies))
-        return answers
+        observe.record_commit(self._database, len(jobs))
 
     def _begin(self, connection: Connection, since: float) -> None:
         """Take the write lock; jobs that wait since a time have waited for it, if it was not free.
@@ -336,19 +334,20 @@ def find_driver(connection: Connection) -> Any:
     return None if is_handled else connection.connection.driver_connection
 
 
-def _attempt(connection: Connection, body: Body[Any] | None) -> _Answer:
-    """Run one body of a group under a savepoint, so that it fails alone if SQLite keeps others."""
-    if body is None:
-        return None, None
-    with closing(connection.connection.cursor()) as cursor:
-        cursor.execute("SAVEPOINT job")  # begin_nested() takes 0.15 ms, this 0.01
-        try:
-            result = body(connection)
-        except Exception as exc:
-            if not cursor.connection.in_transaction:  # SQLite has undone all, as on a full disk
-                raise
-            cursor.execute("ROLLBACK TO job")
-            cursor.execute("RELEASE job")
-            return None, exc
-        cursor.execute("RELEASE job")
-    return result, None
+def _attempt(connection: Connection, job: _Job | _LoopJob) -> None:
+    """Run one job of a group under a savepoint, so that it fails alone if SQLite keeps others."""
+    if job.body is None:
+        return
+    driver: Any = connection.connection.driver_connection
+    driver.execute("SAVEPOINT job")  # begin_nested() takes 0.15 ms, this 0.01
+    try:
+        job.result = job.body(connection)
+    except Exception as exc:
+        if not driver.in_transaction:  # SQLite has undone all, as on a full disk
+            raise
+        driver.execute("ROLLBACK TO job")
+        job.error = exc
+    driver.execute("RELEASE job")
+
+
+_get_body: Any = attrgetter("body")
