@@ -226,12 +226,17 @@ def _rewrite_line(repo: Repository, line: int, archive: ArchivedLine) -> None:
     ]
     pending.update_each(repo, t.checkpoints, ("line", "sequence"), records)
     names = ("line", "checkpoint_id", "task_id", "idx")
-    rows = [pending.make_row(line, one.checkpoint_id, one.write) for one in archive.writes]
+    rows = [_make_write_row(line, one) for one in archive.writes]
     writes = [{name: row[name] for name in (*names, "payload")} for row in rows]
     pending.update_each(repo, t.writes, names, writes)
     repo.seen_records.clear()
     if repo.has_index:
         repo.index_line(line)
+
+
+def _make_write_row(line: int, archived: ArchivedWrite) -> dict[str, Any]:
+    row = pending.make_row(line, archived.checkpoint_id, archived.write)
+    return {**dict(zip(pending.ROW, row, strict=True)), "created_at": archived.created_at}
 
 
 def _restore_line(repo: Repository, thread_id: str, archive: ArchivedLine) -> None:
@@ -249,10 +254,7 @@ def _restore_line(repo: Repository, thread_id: str, archive: ArchivedLine) -> No
         for record in archive.records
     ]
     pending.insert(repo, repo.tables.checkpoints, records)
-    writes = [
-        pending.make_row(line.line, one.checkpoint_id, one.write) | {"created_at": one.created_at}
-        for one in archive.writes
-    ]
+    writes = [_make_write_row(line.line, one) for one in archive.writes]
     pending.insert(repo, repo.tables.writes, writes)
     segments = [{"line": line.line, **it._asdict()} for it in archive.segments]
     pending.insert(repo, repo.tables.segments, segments)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, Final
 
 from locus_store.errors import (
@@ -372,27 +373,20 @@ def has(thread: ArchivedThread, key: str, value: Any, *, user_id: str | None = N
 
 
 def add_checksum(checkpoint_id: str, write: PendingWrite) -> bytes:
-    """Return the payload after a digest of the whole write."""
-    return compute_write_checksum(checkpoint_id, write) + write.payload
+    """Return the payload after the start of a digest of the whole write."""
+    payload, names = write.payload, [checkpoint_id, *_list_names(write)]
+    return digest(encode_canonical(names) + payload)[:SEAL_BYTES] + payload
 
 
 def verify_checksum(checkpoint_id: str, write: PendingWrite) -> PendingWrite:
     """Return the write of a payload from ``add_checksum``; refuse one that was changed."""
-    seal, payload = write.payload[:SEAL_BYTES], write.payload[SEAL_BYTES:]
-    opened = replace(write, payload=payload)
-    if seal != compute_write_checksum(checkpoint_id, opened):
+    opened = replace(write, payload=write.payload[SEAL_BYTES:])
+    if add_checksum(checkpoint_id, opened) != write.payload:
         raise IntegrityError(
             f"a pending write of checkpoint {checkpoint_id!r} is not what was saved; restore the "
             "database from a backup, or delete the thread"
         )
     return opened
-
-
-def compute_write_checksum(checkpoint_id: str, write: PendingWrite) -> bytes:
-    """Return the start of the digest of a pending write."""
-    names = [write.task_id, write.idx, write.channel, write.type, write.task_path]
-    names += [] if write.basis is None else [write.basis]
-    return digest(encode_canonical([checkpoint_id, *names]) + write.payload)[:SEAL_BYTES]
 
 
 async def write_thread(backend: ThreadStorage, thread: ArchivedThread) -> bool:
@@ -420,6 +414,7 @@ async def write_thread(backend: ThreadStorage, thread: ArchivedThread) -> bool:
 
 
 _WRITE: Final = ("task_id", "idx", "channel", "type", "task_path", "basis")
+_list_names: Final = attrgetter(*_WRITE)
 _LOG: Final = ("namespace", "revision", "last_sequence")
 _MESSAGE: Final = ("sequence", "message_id", "role", "metadata", "text")
 

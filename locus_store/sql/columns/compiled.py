@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
-from operator import attrgetter, methodcaller
+from functools import cached_property, partial
+from operator import attrgetter, itemgetter, methodcaller
 from types import NoneType
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -68,13 +68,16 @@ class Compiled:
         self._text = str(compiled)
         self._returns_key = bool(compiled.effective_returning)
         """An insert gives the key of its row as a result."""
-        self._template: list[Any] = []
-        """The driver's parameters; those that are the same each time are filled in."""
-        self._given: list[tuple[int, str, _Convert | None]] = []
-        self._asked: list[tuple[int, Callable[[], Any], _Convert | None]] = []
+        self._fixed: dict[str, Any] = {}
+        """Parameters that are the same each time, as the driver takes them."""
+        self._asked: dict[str, Callable[[], Any]] = {}
+        self._converters: dict[str, _Convert] = {}
         self._literals = {it.key: _name_literal(at) for at, it in enumerate(literals)}
-        for at, name in enumerate(compiled.positiontup or ()):
-            self._add(at, compiled.binds[name], dialect)
+        names = [self._add(compiled.binds[it], dialect) for it in compiled.positiontup or ()]
+        self._take = _make_getter(names)
+        """Returns the driver's parameters, in their order."""
+        self._is_given = not (self._fixed or self._asked or self._converters)
+        """The driver takes all parameters as they are given."""
         self._columns: list[sa.ColumnElement[Any]] = []
         if not isinstance(statement, sa.UpdateBase):
             self._columns += statement.selected_columns
@@ -92,18 +95,20 @@ class Compiled:
         self._steps: dict[tuple[type, ...], list[tuple[int, _Convert]]] = {}
         """The conversions of a row, by the types of its values."""
 
-    def _add(self, at: int, bound: sa.BindParameter[Any], dialect: Dialect) -> None:
+    def _add(self, bound: sa.BindParameter[Any], dialect: Dialect) -> str:
+        """Note a parameter; return its name among the values."""
+        name = self._literals.get(bound.key, bound.key)
         convert = bound.type.dialect_impl(dialect).bind_processor(dialect)
-        value = None
-        is_named = bound.key.isidentifier() and not (bound.unique or bound.callable)
-        if bound.required or is_named or bound.key in self._literals:
+        is_named = bound.key.isidentifier() and not bound.unique
+        if bound.callable is not None:
+            self._asked[name] = bound.callable
+        elif not (bound.required or is_named or bound.key in self._literals):
             # The key of a literal is no identifier.
-            self._given.append((at, self._literals.get(bound.key, bound.key), convert))
-        elif bound.callable is not None:
-            self._asked.append((at, bound.callable, convert))
-        else:
-            value = convert(bound.value) if convert else bound.value
-        self._template.append(value)
+            self._fixed[name] = convert(bound.value) if convert else bound.value
+            return name
+        if convert:
+            self._converters[name] = convert
+        return name
 
     def fetch_rows(
         self, connection: Connection, values: Mapping[str, Any]
@@ -125,12 +130,13 @@ class Compiled:
 
     def fetch_named(self, connection: Connection, values: Mapping[str, Any]) -> list[Any]:
         """Return the rows of ``fetch_rows``, with the names of their columns if these differ."""
-        return list(map(self._row._make, self.fetch_rows(connection, values)))
+        return list(map(self._make_row, self.fetch_rows(connection, values)))
 
     @cached_property
-    def _row(self) -> Any:
+    def _make_row(self) -> Any:
         names = [str(it.key) for it in self._columns]
-        return namedtuple("Row", names, rename=True)  # noqa: PYI024  (the statement has the fields)
+        row: Any = namedtuple("Row", names, rename=True)  # noqa: PYI024  (the statement has them)
+        return partial(tuple.__new__, row)  # the class's own _make is a function in Python
 
     def fetch_columns(
         self, connection: Connection, values: Mapping[str, Any]
@@ -165,7 +171,8 @@ class Compiled:
         self, connection: Connection, values: Mapping[str, Any]
     ) -> tuple[Any, ...] | None:
         """Return the first row, if any; for statements that give one at most."""
-        return next(iter(self.fetch_rows(connection, values)), None)
+        rows = self.fetch_rows(connection, values)
+        return rows[0] if rows else None
 
     def run(self, connection: Connection, values: Mapping[str, Any]) -> int:
         """Execute a change; return the number of affected rows."""
@@ -190,22 +197,9 @@ class Compiled:
                 self._statement, [dict(zip(columns, it, strict=True)) for it in rows]
             )
             return
-        converters = {name: convert for _, name, convert in self._given}
-        converted = {it: _convert(convert, columns[it]) for it, convert in converters.items()}
-        rows = zip(*(converted[name] for _, name, _ in self._given), strict=True)
-        self._execute_all(connection, rows)
-
-    def run_each(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Execute a change once for each row."""
-        if not rows:
-            return
-        if self._statement is not None:
-            connection.execute(self._statement, rows)
-            return
-        self._execute_all(connection, map(self._bind, rows))
-
-    def _execute_all(self, connection: Connection, rows: Any) -> None:
-        cursor = connection.connection.cursor()
+        converted = {it: _convert(convert, columns[it]) for it, convert in self._converters.items()}
+        rows = zip(*self._take({**columns, **converted}), strict=True)
+        cursor: Any = connection.connection.dbapi_connection.cursor()
         try:  # see _execute
             cursor.executemany(self._text, rows)  # an iterator is enough for it
         finally:
@@ -222,7 +216,7 @@ class Compiled:
         text, bound = self._text, self._bind(values)
         if guard := connection.get_execution_options().get(GUARD):
             text, bound = guard(text, bound)
-        cursor: Any = connection.connection.cursor()
+        cursor: Any = connection.connection.dbapi_connection.cursor()
         try:  # in place of `closing`, as it is on the way of each call
             cursor.execute(text, bound)
             return read(cursor)
@@ -232,14 +226,16 @@ class Compiled:
     def _read_key(self, cursor: Any) -> Any:
         return cursor.fetchone()[0] if self._returns_key else cursor.lastrowid
 
-    def _bind(self, values: Mapping[str, Any]) -> list[Any]:
+    def _bind(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the driver's parameters."""
-        bound = self._template.copy()
-        for at, name, convert in self._given:
-            bound[at] = convert(values[name]) if convert else values[name]
-        for at, ask, convert in self._asked:
-            bound[at] = convert(ask()) if convert else ask()
-        return bound
+        if self._is_given:
+            return self._take(values)
+        bound = {**values, **self._fixed}
+        for name, ask in self._asked.items():
+            bound[name] = ask()
+        for name, convert in self._converters.items():
+            bound[name] = convert(bound[name])
+        return self._take(bound)
 
     def _find_unreadable(self, row: Sequence[Any]) -> Iterator[sa.ColumnElement[Any]]:
         """Yield the columns that have unreadable values."""
@@ -261,6 +257,8 @@ class Compiled:
                 if convert and kind not in as_stored
             ]
             self._steps[kinds] = steps
+        if not steps:
+            return tuple(row)
         read = list(row)
         for at, convert in steps:
             read[at] = convert(row[at])
@@ -343,10 +341,15 @@ def _read(
     return list(map(convert, values))
 
 
-def _convert(convert: Callable[[Any], Any] | None, values: Sequence[Any]) -> Sequence[Any]:
+def _make_getter(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """Return a function that returns the values of these names."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda values: tuple(values[it] for it in names)
+
+
+def _convert(convert: _Convert, values: Sequence[Any]) -> Sequence[Any]:
     """Return a column's values as the driver takes them; equal neighbours are converted once."""
-    if convert is None:
-        return values
     converted: list[Any] = []
     last: Any = converted  # no value is this list
     given: Any = None

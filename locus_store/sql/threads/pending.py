@@ -18,6 +18,9 @@ from locus_store.versions.archives import add_checksum, verify_checksum
 BATCH = 200
 """Rows that one statement names at most."""
 
+ROW: Final = ("line", *WRITE)
+"""Columns of the row of a pending write, without its time."""
+
 _SIZES: Final = (1, 16, 64, BATCH)
 _NUMBER: Final = sa.BigInteger()
 
@@ -86,11 +89,9 @@ def write_of(row: Sequence[Any]) -> PendingWrite:
     return verify_checksum(checkpoint_id, stored)
 
 
-def make_row(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, Any]:
-    """Return the row for a pending write."""
-    payload = add_checksum(checkpoint_id, write)
-    values = checkpoint_id, *_list_fields(write), payload
-    return {"line": line, **dict(zip(WRITE, values, strict=True))}
+def make_row(line: int, checkpoint_id: str, write: PendingWrite) -> tuple[Any, ...]:
+    """Return the row of ``ROW`` for a pending write."""
+    return line, checkpoint_id, *_list_fields(write), add_checksum(checkpoint_id, write)
 
 
 _list_fields = attrgetter(*WRITE[1:-1])

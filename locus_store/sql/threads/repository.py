@@ -93,13 +93,6 @@ class Repository(Reads):
         """
         return self.read_row(thread_id)
 
-    def upsert_writes(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Store pending writes; those of special channels replace existing ones."""
-        for row in rows:
-            if row["idx"] < 0:
-                self.sql.drop_write.run(self.connection, row)
-        self.sql.new_write.run_each(self.connection, rows)
-
     @property
     def has_index(self) -> bool:
         """True if the database has a full-text index."""
@@ -269,7 +262,14 @@ class Repository(Reads):
         self.without_writes = None
         if not writes:  # a replaced version may have none
             return
-        self.upsert_writes([pending.make_row(line.line, checkpoint_id, it) for it in writes])
+        rows = [pending.make_row(line.line, checkpoint_id, it) for it in writes]
+        columns = dict(zip(pending.ROW, zip(*rows, strict=True), strict=True))
+        if min(columns["idx"]) < 0:  # of special channels, which replace existing ones
+            for at, idx in enumerate(columns["idx"]):
+                if idx < 0:
+                    key = {name: values[at] for name, values in columns.items()}
+                    self.sql.drop_write.run(self.connection, key)
+        self.sql.new_write.run_all(self.connection, columns)
 
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
         self.seen_records.clear()
