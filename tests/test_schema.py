@@ -145,15 +145,17 @@ def test_every_index_key_fits_at_the_longest_ids(limit: int, dialect: str) -> No
 
 
 @given(st.text())
-def test_a_key_is_never_empty_and_comes_back(value: str) -> None:
-    encoded = types.encode_key(value)
+def test_a_key_of_oracle_is_never_empty_and_comes_back(value: str) -> None:
+    columns = dialect_columns.get_columns(ORACLE)
+    encoded = columns.encode_key(value)
     assert encoded
-    assert types.decode_key(encoded) == value
+    assert columns.decode_key(encoded) == value
 
 
 @given(st.text(), st.text())
 def test_two_keys_never_become_one(left: str, right: str) -> None:
-    assert (types.encode_key(left) == types.encode_key(right)) == (left == right)
+    encode = dialect_columns.get_columns(ORACLE).encode_key
+    assert (encode(left) == encode(right)) == (left == right)
 
 
 def test_an_empty_key_is_found_again(connection: sa.Connection) -> None:
@@ -199,7 +201,7 @@ def test_a_pattern_sees_the_stored_text(connection: sa.Connection) -> None:
     row = {"tenant": "default", "thread_id": "/x", "namespace": ""}
     connection.execute(lines.insert().values(row))
     count = sa.select(sa.func.count()).select_from(lines)
-    assert connection.scalar(count.where(lines.c.thread_id.like("//%"))) == 1
+    assert connection.scalar(count.where(lines.c.thread_id.like("/%"))) == 1
 
 
 def test_keys_compare_byte_for_byte_on_postgresql() -> None:

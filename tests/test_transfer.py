@@ -483,15 +483,16 @@ async def test_a_value_of_another_type_is_found_in_any_column(database_file, mon
         database = sqlite3.connect(database_file, isolation_level=None)
         sealed = compute_checksum("", "m", "user", {}, None, None).hex()
         database.executescript(
-            "INSERT INTO locus_messages (thread, sequence, message_id, role, created_at, digest)"
-            f" VALUES (1, 1, 'm', 'user', 0, x'{sealed}');"
-            "INSERT INTO locus_logs VALUES (1, '/', 1, 1, 1, 0);"
+            "INSERT INTO locus_messages"
+            " (thread, namespace, sequence, message_id, role, created_at, digest)"
+            f" VALUES (1, '', 1, 'm', 'user', 0, x'{sealed}');"
+            "INSERT INTO locus_logs VALUES (1, '', 1, 1, 1, 0);"
             "INSERT INTO locus_store (tenant, namespace, key, created_at, updated_at)"
             " VALUES ('default', 'n', 'k', 0, 0);"
-            "INSERT INTO locus_audit VALUES (1, 1, '/', 0, 'w', 'm', 't', '{}', 'done');"
-            "INSERT INTO locus_seals VALUES ('/', 1, 0, 1, 1, 1, x'00', x'00');"
-            "INSERT INTO locus_quotas VALUES ('/', '{}', '{}', 1);"
-            "INSERT INTO locus_turns VALUES ('/', 't', 1, 0, 1, '[]');"
+            "INSERT INTO locus_audit VALUES (1, 1, '', 0, 'w', 'm', 't', '{}', 'done');"
+            "INSERT INTO locus_seals VALUES ('', 1, 0, 1, 1, 1, x'00', x'00');"
+            "INSERT INTO locus_quotas VALUES ('', '{}', '{}', 1);"
+            "INSERT INTO locus_turns VALUES ('', 't', 1, 0, 1, '[]');"
         )
         columns = database.execute(
             "SELECT t.name, c.name, c.type FROM sqlite_master t, pragma_table_info(t.name) c"

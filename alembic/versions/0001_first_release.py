@@ -222,7 +222,7 @@ def _messages(prefix: str, schema: str | None) -> None:
     op.create_table(
         table,
         sa.Column("thread", sa.BigInteger, autoincrement=False, nullable=False),
-        sa.Column("namespace", Key(255), server_default=sa.text("'/'"), nullable=False),
+        sa.Column("namespace", Key(255), nullable=False),
         sa.Column("sequence", sa.BigInteger, autoincrement=False, nullable=False),
         sa.Column("message_id", Key(255), nullable=False),
         sa.Column("role", Key(255), nullable=False),

@@ -31,7 +31,7 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.runtime.stepping import run_in_thread
-from locus_store.sql.columns.types import encode_key, make_clock
+from locus_store.sql.columns.types import make_clock
 from locus_store.sql.schema.tables import check_prefix, make_tables
 from locus_store.sql.threads.listing import RunsQueries
 from locus_store.sql.threads.repository import Repository
@@ -114,7 +114,7 @@ class RecordedCall:
 
     def make_values(self) -> dict[str, Any]:
         """Return the values of a statement that does the work of the call and records it."""
-        return {"who": encode_key(self.who), "detail": _dump(self.detail)}
+        return {"who": self.who, "detail": _dump(self.detail)}
 
     def write(self, connection: Connection, tenancy: Tenancy, result: str) -> None:
         """Write the row of a call."""

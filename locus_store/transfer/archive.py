@@ -62,7 +62,8 @@ from locus_store.types.messages import compute_message_checksum
 from locus_store.values import frames
 from locus_store.values.sealing import UnknownKeyError, get_key_id
 from locus_store.versions.archives import (
-    compute_write_checksum,
+    SEAL_BYTES,
+    add_checksum,
     describe_log,
     describe_message,
     describe_write,
@@ -361,7 +362,7 @@ def _identify(entry: ArchivedMessage | ArchivedWrite) -> tuple[str, str]:
     if isinstance(entry, ArchivedMessage):
         return f"message {entry.message_id!r}", compute_message_checksum(entry).hex()
     name = f"a pending write of checkpoint {entry.checkpoint_id!r}"
-    return name, compute_write_checksum(entry.checkpoint_id, entry.write).hex()
+    return name, add_checksum(entry.checkpoint_id, entry.write)[:SEAL_BYTES].hex()
 
 
 async def from_lines(

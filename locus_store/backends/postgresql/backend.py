@@ -37,7 +37,6 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.runtime.retries import retry_lost_races
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import ServerBackend
-from locus_store.sql.columns.types import bind_key, encode_key
 from locus_store.sql.connections.backend import make_writing
 from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import refuse_connections, require_one
@@ -219,7 +218,7 @@ class PostgreSQLBackend(ServerBackend):
         check_names(thread_id, namespace, before)
         check_limit(limit)
         fast = self._database.fast
-        key = (*fast.make_key(thread_id, namespace), bind_key(before), limit)
+        key = (*fast.make_key(thread_id, namespace), before, limit)
         rows = await self._ask_line(fast.history, key, thread_id)
         if rows and before is not None and rows[0]["before"] is None:
             raise NotFoundError(
@@ -283,7 +282,7 @@ class PostgreSQLBackend(ServerBackend):
             thread_id: The thread that it reads, if it is one.
             last_head: Its newest version that was read or written before.
         """
-        values = (encode_key(self._database.tenant), *values)
+        values = (self._database.tenant, *values)
         with self._translating:
             pool = await self._runner.get_pool()
             text = self._database.guard(text)  # it may be older than what was just opened

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Final
 
-from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.sql.threads import pending
 from locus_store.types import LineContents, PendingWrite, Version
 from locus_store.versions.segments import LinesFound, RecordSegment, collect_payloads
@@ -46,7 +45,7 @@ def make_parameters(versions: Sequence[Version]) -> tuple[list[Any], ...]:
     return (
         [it.mark.line for it in versions],
         [it.mark.sequence for it in versions],
-        [encode_key(it.checkpoint_id) for it in versions],
+        [it.checkpoint_id for it in versions],
     )
 
 
@@ -63,7 +62,7 @@ def parse_contents(
         if row["chain"] is not None:
             found.add_record(row["line"], row["number"], row["chain"], row["payload"])
             continue
-        checkpoint_id = decode_key(row["checkpoint_id"])
+        checkpoint_id = row["checkpoint_id"]
         write = write_of(checkpoint_id, [row[name] for name in _WRITE])
         found.add_write(row["line"], checkpoint_id, write)
     return found.build_contents()
@@ -72,7 +71,7 @@ def parse_contents(
 def write_of(checkpoint_id: str, values: Sequence[Any]) -> PendingWrite:
     """Return the pending write of the columns that a statement gives of it."""
     task_id, idx, channel, kind, *rest = values
-    names = checkpoint_id, decode_key(task_id), idx, decode_key(channel), decode_key(kind or "")
+    names = checkpoint_id, task_id, idx, channel, kind or ""
     return pending.write_of((*names, *rest))
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from locus_store.backends.postgresql.columns import BoundText
-from locus_store.sql.columns.types import Key, encode_key
+from locus_store.sql.columns.types import Key
 from locus_store.sql.schema.tables import TENANT_LENGTH
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.server_repository import IndexedRepository, is_setting
@@ -39,7 +39,7 @@ def delete_thread(repo: IndexedRepository, thread_id: str, *, has_index: bool) -
         thread_id: The thread.
         has_index: As far as is known, there is a full-text index.
     """
-    key: dict[str, Any] = {"tenant": repo.tenant, "thread_ids": [encode_key(thread_id)]}
+    key: dict[str, Any] = {"tenant": repo.tenant, "thread_ids": [thread_id]}
     locked = compile_other(repo.sql, _lock, lambda: _lock(repo)).fetch_first(repo.connection, key)
     if locked is None:
         return Removed(existed=False, versions=0)
@@ -53,7 +53,7 @@ def drop_threads(repo: IndexedRepository, thread_ids: Sequence[str]) -> Swept:
     """Remove locked threads with all they own, a batch in a statement; return how much that was."""
     versions = messages = 0
     for some in split_batches(thread_ids):
-        key = {"tenant": repo.tenant, "thread_ids": [encode_key(one) for one in some]}
+        key = {"tenant": repo.tenant, "thread_ids": [*some]}
         lines = repo.find_lines_of(some)
         [gone] = _run(repo, key, lines, has_index=repo.has_index, is_sole=False)
         versions, messages = versions + gone[0], messages + gone[1]

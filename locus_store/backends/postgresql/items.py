@@ -25,7 +25,7 @@ from locus_store.backends.postgresql.policies import MARK
 from locus_store.backends.postgresql.statements import render_audited
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
-from locus_store.sql.columns.types import bind_text, encode_key, encode_path, make_expiry
+from locus_store.sql.columns.types import bind_text, encode_path, make_expiry
 from locus_store.sql.item_columns import select_items, select_vectors
 from locus_store.sql.items import BUSY, Items, Outcome, RecordedChanges, Scored, make_outcome
 from locus_store.sql.schema.tables import Tables
@@ -108,11 +108,11 @@ class PostgreSQLItems(Items):
         puts = [it if isinstance(it, Put) else None for it in changes]
         stamps = [it and it.stamp for it in puts]
         bound = {
-            "tenant": encode_key(tenancy.tenant),
+            "tenant": tenancy.tenant,
             "store_id": tenancy.store,
             "setting_rows": 1 + self._has_embeddings,
             "namespaces": [encode_path(encode_namespace(it.namespace)) for it in changes],
-            "keys": [encode_key(it.key) for it in changes],
+            "keys": [it.key for it in changes],
             "values": [None if it is None else dump_valueb(it.json) for it in puts],
             "metadata": [None if it is None else dump_jsonb(it.metadata) for it in puts],
             "ttls": [None if it is None else it.ttl_seconds for it in puts],
@@ -142,7 +142,7 @@ class PostgreSQLItems(Items):
         parts = [encode_path(encode_namespace(it)) for it, _ in names]
         texts = (
             sa.bindparam(None, values, sa.ARRAY(sa.Text()))
-            for values in (parts, [encode_key(key) for _, key in names])
+            for values in (parts, [key for _, key in names])
         )
         columns = (sa.column(name, sa.Text()) for name in ("namespace", "key"))
         each = sa.func.unnest(*texts).table_valued(*columns, name="each").render_derived()

@@ -14,7 +14,6 @@ from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
 from locus_store.errors import ConnectionFailedError, LocusStoreError
 from locus_store.runtime import observe
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, Undecided
-from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.backend import GROUP_BYTES
 from locus_store.sql.connections.pool import LoopPool
 from locus_store.versions import PutWrites
@@ -33,16 +32,16 @@ def _make_head(put: PutWrites) -> tuple[Any, ...]:
     known, ttl = put.known, put.ttl_seconds
     version = (known.sequence, known.line, known.digest) if known else (None, None, None)
     slack = None if ttl is None else compute_ttl_slack(ttl)
-    return (*map(encode_key, names), *version, put.must_exist, ttl, slack, put.turn)
+    return (*names, *version, put.must_exist, ttl, slack, put.turn)
 
 
 def _make_rows(put: PutWrites) -> list[tuple[Any, ...]]:
     return [
         (
-            encode_key(write.task_id),
+            write.task_id,
             write.idx,
-            encode_key(write.channel),
-            encode_key(write.type),
+            write.channel,
+            write.type,
             write.task_path,
             write.basis,
             add_checksum(put.checkpoint_id, write),
@@ -120,7 +119,7 @@ class WriteBatches:
 
     def _make_statement(self, batches: Sequence[PutWrites]) -> tuple[str, tuple[Any, ...]]:
         database, fast = self._database, self._database.fast
-        common = encode_key(database.tenant), database.opened.store
+        common = database.tenant, database.opened.store
         [batch, *others] = batches
         # Which version has to be found; see ``contents.VERSIONS``.
         version = "known" if batch.known else "stored" if batch.must_exist else "any"

@@ -21,9 +21,9 @@ from locus_store.backends.postgresql.columns import set_config
 from locus_store.backends.postgresql.failures import get_sqlstate
 from locus_store.errors import SchemaError
 from locus_store.sql.columns.compiled import GUARD
-from locus_store.sql.columns.types import encode_key
 from locus_store.sql.schema.definition import quote
 from locus_store.sql.schema.tables import Tables, derive_name
+from locus_store.types.arguments import MAX_TENANT_CHARACTERS
 
 TENANT: Final = "locus.tenant"
 """The setting that names the tenant of a transaction."""
@@ -64,11 +64,10 @@ def name_tenant(connection: Connection, tenant: str) -> None:
 
     Else it is named for the rest of the transaction.
     """
-    key = encode_key(tenant)
     if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
-        connection.execute(sa.select(set_config(TENANT, key)))
+        connection.execute(sa.select(set_config(TENANT, tenant)))
         return
-    guarding = partial(_guard, tenant=key)
+    guarding = partial(_guard, tenant=tenant)
     connection.execution_options(**{GUARD: guarding})
     event.listen(
         connection,
@@ -113,8 +112,8 @@ ROW_SECURITY_SETTING: Final = "row_security"
 ALL_TENANTS: Final = "locus.all_tenants"
 """The setting by which the tables' owner sees the rows of all tenants."""
 
-NOBODY: Final = "/all"
-"""The key of no tenant; see ``encode_key``."""
+NOBODY: Final = "-" * (MAX_TENANT_CHARACTERS + 1)
+"""A name that no tenant has."""
 
 _PARENTS: Final = {
     **dict.fromkeys(("checkpoints", "segments", "writes", "search"), ("lines", "line")),
@@ -331,7 +330,7 @@ def render_disabled(words: Words) -> Iterator[str]:
 
 def render_role(words: Words, tenant: str, role: str) -> Iterator[str]:
     """Yield the statements that bind a role to a tenant."""
-    quoted, key = words.dialect.identifier_preparer.quote(role), write_literal(encode_key(tenant))
+    quoted, key = words.dialect.identifier_preparer.quote(role), write_literal(tenant)
     yield f"INSERT INTO {words.write_table('roles')} VALUES ({write_literal(role)}, {key})"
     yield f"GRANT {words.quote('tenants')} TO {quoted}"
     # So that the role's own SQL has it. Only some roles may set it; it decides nothing.

@@ -34,7 +34,6 @@ from locus_store.backends.postgresql.policies import (
     write_policies,
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError, SchemaError, UnsupportedError
-from locus_store.sql.columns.types import decode_key
 from locus_store.sql.schema.definition import load_definition_of
 from locus_store.sql.schema.migrations import Target, get_dialect_name, lock, run_on
 from locus_store.sql.schema.status import read_status
@@ -317,7 +316,7 @@ def _read(connection: Connection, words: Words) -> RowSecurity:
     if has_wall:
         query = f"SELECT role, tenant FROM {words.write_table('roles')} ORDER BY 1"
         found = connection.exec_driver_sql(query)
-        roles = {role: decode_key(tenant) for role, tenant in found}
+        roles = dict(map(tuple, found))
     problems = []
     owned = {f"{words.ours.prefix}{it}" for it in OWNED}
     for table in _find_tables(connection, words) if is_enabled else ():

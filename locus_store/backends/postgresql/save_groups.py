@@ -33,7 +33,6 @@ from locus_store.backends.postgresql.save_parameters import (
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops, observe
 from locus_store.sql.audit import RecordedCall, get_call
-from locus_store.sql.columns.types import bind_key, decode_key, encode_key
 from locus_store.sql.connections.backend import GROUP_BYTES
 from locus_store.sql.connections.pool import LoopPool
 from locus_store.sql.quotas import Charge, charged_call
@@ -351,7 +350,7 @@ class Saves:
         lone: dict[_Item, tuple[Any, ...]] = {}
         # The statement of a group opens every partition; that of one save touches its line's.
         if database.opened.has_partitions or len(items) == 1:
-            ordered = sorted(items, key=lambda one: encode_key(one.save.thread_id))  # as they lock
+            ordered = sorted(items, key=lambda one: one.save.thread_id)  # as they lock
             made = ((item, self._make_lone_values(item)) for item in ordered)
             lone = {item: values for item, values in made if values is not None}
         won: dict[Line, tuple[int, int]] = {}
@@ -377,11 +376,11 @@ class Saves:
                     are_first = all(row.line is None for row, _ in others)
                     group = fast.group[is_indexed, database.opened.user_id_type, are_first]
                     of = database.tenancy
-                    common = SaveGroup(encode_key(of.tenant), of.store, 1 + is_indexed, of.layout)
+                    common = SaveGroup(of.tenant, of.store, 1 + is_indexed, of.layout)
                     columns = zip(*rows, strict=True)
                     left = _compute_seconds_left(deadline)
                     for row in await connection.fetch(group, *common, *columns, timeout=left):
-                        line = decode_key(row["thread_id"]), decode_key(row["namespace"])
+                        line = row["thread_id"], row["namespace"]
                         won[line] = row["line"], row["sequence"]
         return won
 
@@ -397,7 +396,7 @@ class Saves:
         if row.line is None or known is None or digest is None:
             return None
         is_held = row.is_free or (row.expected, row.expected_digest) == (known, digest)
-        tenant, store = encode_key(self.database.tenant), self.database.opened.store
+        tenant, store = self.database.tenant, self.database.opened.store
         lone = LoneSave(tenant, store, known, digest, is_held, is_frames)
         return (*lone, *_OF_ROW[item.is_indexed](row), *item.make_recorded())
 
@@ -467,8 +466,8 @@ def make_row(save: Save, store: str, *, has_index: bool, users: UserIdType) -> S
             return None
         words = " ".join(parts[0]) if parts else ""
     return SaveRow(
-        encode_key(save.thread_id),
-        encode_key(save.namespace),
+        save.thread_id,
+        save.namespace,
         append.line,
         head.sequence if head else None,
         head.digest if head else None,
@@ -476,9 +475,9 @@ def make_row(save: Save, store: str, *, has_index: bool, users: UserIdType) -> S
         save.thread_must_exist,
         basis.sequence if basis else None,
         basis.digest if basis else None,
-        bind_key(save.writer),
-        bind_key(save.run),
-        encode_key(save.checkpoint_id),
+        save.writer,
+        save.run,
+        save.checkpoint_id,
         save.change.tree.digest,
         save.change.tree.state_bytes,
         payload,
@@ -490,7 +489,7 @@ def make_row(save: Save, store: str, *, has_index: bool, users: UserIdType) -> S
         save.ttl_seconds,
         None if save.ttl_seconds is None else compute_ttl_slack(save.ttl_seconds),
         save.turn,
-        bind_key(claim.user_id if claim else None),
-        bind_key(claim.name if claim else None),
+        claim.user_id if claim else None,
+        claim.name if claim else None,
         dump_jsonb(claim.metadata if claim else None),
     )

@@ -25,7 +25,6 @@ from locus_store.backends.postgresql.save_parameters import (
 )
 from locus_store.runtime.notebooks import Table
 from locus_store.sql.columns.dialect_columns import load_json
-from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.sql.schema.status import ONE_SHARD
 from locus_store.sql.schema.tables import Tables
 from locus_store.types import Mark, Stored, Version
@@ -370,7 +369,7 @@ class FastStatements:
     def make_key(thread_id: str, namespace: str, *checkpoint_id: str | None) -> tuple[str, ...]:
         """Return the parameters after the tenant: of a line, or of a version in it."""
         named = [it for it in checkpoint_id if it is not None]
-        return tuple(encode_key(it) for it in (thread_id, namespace, *named))
+        return (thread_id, namespace, *named)
 
     @staticmethod
     def make_versions(
@@ -564,8 +563,8 @@ def _make_version(row: Mapping[str, Any], store: str, thread_id: str, namespace:
         mark=Mark(store, row["line"], row["sequence"], row["digest"]),
         thread_id=thread_id,
         namespace=namespace,
-        checkpoint_id=decode_key(row["checkpoint_id"]),
-        parent_id=None if parent_id is None else decode_key(parent_id),
+        checkpoint_id=row["checkpoint_id"],
+        parent_id=parent_id,
         metadata=load_json(row["metadata"]),
         labels=load_json(row["labels"]),
         created_at=row["created_at"],

@@ -20,7 +20,6 @@ from locus_store.backends.postgresql.policies import MARK
 from locus_store.backends.postgresql.statements import render_audited, render_turn_condition
 from locus_store.sql.audit import RecordedCall, get_call
 from locus_store.sql.columns.dialect_columns import PlainText
-from locus_store.sql.columns.types import bind_key, encode_key
 from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.items import Items
 from locus_store.sql.message_log import SqlMessageLog, make_columns
@@ -193,20 +192,20 @@ def _bind(tenancy: Tenancy, edit: LogEdit, change: LogChange) -> dict[str, Any]:
     columns = make_columns(edit.puts)
     ttl = edit.ttl_seconds
     return {
-        "tenant": encode_key(tenancy.tenant),
+        "tenant": tenancy.tenant,
         "store_id": tenancy.store,
         "layout": tenancy.layout,
-        "thread_id": encode_key(edit.thread_id),
-        "namespace": encode_key(edit.namespace),
+        "thread_id": edit.thread_id,
+        "namespace": edit.namespace,
         "expected": change.expected_revision if edit is change else None,
         "first_revision": edit.first_revision,
-        "user_id": bind_key(edit.user_id),
+        "user_id": edit.user_id,
         "kept_until": FOREVER if edit.is_kept else None,
         "turn": edit.turn,
         "ttl": ttl,
         "ttl_and_slack": None if ttl is None else ttl + compute_ttl_slack(ttl),
-        "ids": [*map(encode_key, columns["message_id"])],
-        "roles": [*map(encode_key, columns["role"])],
+        "ids": [*columns["message_id"]],
+        "roles": [*columns["role"]],
         "metadata": [*map(dump_jsonb, columns["metadata"])],
         "digests": columns["digest"],
         "texts": columns["text"],

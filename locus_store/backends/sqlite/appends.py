@@ -12,7 +12,6 @@ from time import time_ns
 from sqlalchemy.engine import Connection
 
 from locus_store.sql.columns.dialect_columns import dump_value
-from locus_store.sql.columns.types import bind_key, encode_key
 from locus_store.sql.schema.tables import Tables
 from locus_store.types import Save
 from locus_store.versions import Append, Line
@@ -29,14 +28,13 @@ def append_head(
     sequence, chain, size = line.last_sequence + 1, line.open_chain, line.open_bytes
     if append.basis is None:
         chain, size = sequence, 0
-    checkpoint_id, digest = encode_key(save.checkpoint_id), save.change.tree.digest
+    checkpoint_id, digest = save.checkpoint_id, save.change.tree.digest
     metadata = dump_value(save.metadata) if save.metadata else None
     labels = dump_value(save.labels) if save.labels else None
-    writer, run = bind_key(save.writer), bind_key(save.run)
     at = time_ns() // 1000
     kept = metadata, labels, append.payload
     record = (line.line, sequence, chain, line.head, checkpoint_id, digest, *kept, at)
-    moved = sequence, chain, size + append.added_bytes, sequence, writer, run, at
+    moved = sequence, chain, size + append.added_bytes, sequence, save.writer, save.run, at
     cursor = connection.connection.cursor()
     try:  # see Compiled._execute
         cursor.execute(insert, record)

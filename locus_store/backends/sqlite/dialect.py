@@ -68,13 +68,7 @@ class SQLiteRepository(Repository):
         """See ``Reads.make_pattern_condition``; ``GLOB`` differs in negated sets only."""
         if "[" in pattern:
             return None
-        plain = sa.literal(pattern, sa.Text())
-        escaped = sa.literal("/" + pattern, sa.Text())
-        starts_with_slash = column.op("GLOB")(sa.literal("/*", sa.Text()))
-        return (
-            sa.case((starts_with_slash, column.op("GLOB")(escaped)), else_=column.op("GLOB")(plain))
-            == sa.true()
-        )
+        return column.op("GLOB", is_comparison=True)(sa.literal(pattern, sa.Text()))
 
     def may_have(
         self, column: sa.ColumnElement[Any], key: str, value: Any

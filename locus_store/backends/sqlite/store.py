@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from locus_store.backends.sqlite.backend import DEFAULT_PATH, SQLiteBackend
 from locus_store.backends.sqlite.columns import make_text_condition, make_word_condition
 from locus_store.backends.sqlite.options import SQLiteOptions
-from locus_store.sql.columns.types import encode_key, encode_path
+from locus_store.sql.columns.types import encode_path
 from locus_store.sql.item_columns import select_items
 from locus_store.sql.items import Items
 from locus_store.sql.message_log import SqlMessageLog
@@ -47,7 +47,7 @@ class _SQLiteItems(Items):
         """See ``Items``; the pairs are a subquery, as SQLite uses no index for a list of pairs."""
         if len(names) == 1:
             return super().have_names(names)
-        pairs = [(encode_path(encode_namespace(it)), encode_key(key)) for it, key in names]
+        pairs = [(encode_path(encode_namespace(it)), key) for it, key in names]
         each = sa.func.json_each(orjson.dumps(pairs).decode()).table_valued("value")
         parts = (
             sa.func.json_extract(each.c.value, path, type_=sa.Text()) for path in ("$[0]", "$[1]")

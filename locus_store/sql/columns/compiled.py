@@ -135,7 +135,7 @@ class Compiled:
     @cached_property
     def _make_row(self) -> Any:
         names = [str(it.key) for it in self._columns]
-        row: Any = namedtuple("Row", names, rename=True)  # noqa: PYI024  (the statement has them)
+        row = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
         return partial(tuple.__new__, row)  # the class's own _make is a function in Python
 
     def fetch_columns(
@@ -199,7 +199,8 @@ class Compiled:
             return
         converted = {it: _convert(convert, columns[it]) for it, convert in self._converters.items()}
         rows = zip(*self._take({**columns, **converted}), strict=True)
-        cursor: Any = connection.connection.dbapi_connection.cursor()
+        driver: Any = connection.connection.dbapi_connection
+        cursor = driver.cursor()
         try:  # see _execute
             cursor.executemany(self._text, rows)  # an iterator is enough for it
         finally:
@@ -216,7 +217,8 @@ class Compiled:
         text, bound = self._text, self._bind(values)
         if guard := connection.get_execution_options().get(GUARD):
             text, bound = guard(text, bound)
-        cursor: Any = connection.connection.dbapi_connection.cursor()
+        driver: Any = connection.connection.dbapi_connection
+        cursor = driver.cursor()
         try:  # in place of `closing`, as it is on the way of each call
             cursor.execute(text, bound)
             return read(cursor)

@@ -34,6 +34,9 @@ class DialectColumns(ABC):
     key_collation: ClassVar[str | None] = None
     """Compares bytes; ``None``: the database's default does."""
 
+    has_empty_keys: ClassVar[bool] = True
+    """A key column holds any text as it is."""
+
     empty_text: ClassVar[str] = ""
     """The stored form of the empty string in a column of text."""
 
@@ -46,6 +49,18 @@ class DialectColumns(ABC):
     def make_text_type(self, collation: str | None = None) -> TypeEngine[Any] | None:
         """Return the type of all columns and parameters of text; ``None``: the plain ones."""
         return None
+
+    def encode_key(self, value: str) -> str:
+        """Return text as a key column holds it."""
+        return value
+
+    def decode_key(self, value: str) -> str:
+        """Inverse of ``encode_key``."""
+        return value
+
+    def render_decoded_key(self, column: str) -> str:
+        """Return the SQL of a key as its owner wrote it."""
+        return column
 
     def make_instant_type(self) -> TypeEngine[Any]:
         return sa.DateTime(timezone=True)
@@ -309,7 +324,10 @@ class PlainText(StoredType[str]):
 
 
 class Binary(_Checked, sa.LargeBinary):
-    """Bytes."""
+    """Bytes, which each driver takes as they are."""
+
+    def bind_processor(self, dialect: Dialect) -> None:
+        return None
 
 
 def load_json(value: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from types import NoneType
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
@@ -148,26 +148,6 @@ def _bind_seconds(value: float | sa.ColumnElement[Any]) -> sa.ColumnElement[Any]
     return sa.bindparam(None, float(value), sa.Double())
 
 
-def encode_key(value: str) -> str:
-    """Text as a key column holds it: Oracle reads ``''`` as NULL, so it becomes ``'/'``."""
-    return f"/{value}" if not value or value[0] == "/" else value
-
-
-def bind_key(value: str | None) -> str | None:
-    """Return ``encode_key`` of a text, or ``None``."""
-    if value and value[0] != "/":
-        return value
-    return None if value is None else f"/{value}"
-
-
-def decode_key(value: str) -> str:
-    """Inverse of ``encode_key``."""
-    return value[1:] if value[0] == "/" else value
-
-
-_ENCODED_END: Final = "0"
-"""Greater than each key that is encoded, and than the empty text."""
-
 _COMPARISONS: Final = frozenset(
     {
         operators.eq,
@@ -187,14 +167,13 @@ _COMPARISONS: Final = frozenset(
 class Key(StoredType[str]):
     """Text compared byte for byte, the empty string included; ``length`` in characters.
 
-    A value compared with ``=``, ``<``, ``IN`` … is encoded; a pattern (``LIKE``, ``GLOB``) is
-    bound as it is, and sees the encoded text.
+    A value compared with ``=``, ``<``, ``IN`` … is bound as ``DialectColumns.encode_key`` has it; a
+    pattern (``LIKE``, ``GLOB``) is bound as it is, and sees the encoded text.
     """
 
     impl = sa.String
-    as_stored = frozenset({NoneType})
+    as_stored = frozenset({str, NoneType})
     holds = "a key"
-    bind: ClassVar = staticmethod(bind_key)
 
     def __init__(self, length: int) -> None:
         super().__init__(length + 1)  # one more for the encoding
@@ -209,33 +188,26 @@ class Key(StoredType[str]):
         return self if op is None or op in _COMPARISONS else sa.String()
 
     def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
-        """Encode, by one call where the driver takes text as it is."""
-        plain = self.impl_instance.bind_processor(dialect) is None
-        return self.bind if plain else super().bind_processor(dialect)
+        """Bind text as it is where the database has the empty one."""
+        if get_columns(dialect).has_empty_keys:
+            return self.impl_instance.bind_processor(dialect)
+        return super().bind_processor(dialect)
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return self.bind(value)
+        return None if value is None else get_columns(dialect).encode_key(value)
 
     def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
         """Encode; the implementation quotes."""
-        return self.bind(value) or ""
+        return self.process_bind_param(value, dialect) or ""
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        return value if value is None or value[0] != "/" else value[1:]
-
-    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
-        if kinds != {str}:
-            return None
-        least = min(values)
-        if least >= _ENCODED_END:
-            return values
-        return [value[1:] if value[0] == "/" else value for value in values] if least else None
+        return None if value is None else get_columns(dialect).decode_key(value)
 
 
 @lru_cache(NAMESPACES)
 def encode_path(value: str) -> str:
-    """Text as a ``Path`` column holds it."""
-    return encode_key(escape_text(value))
+    """Text as a ``Path`` column holds it, before ``DialectColumns.encode_key``."""
+    return escape_text(value)
 
 
 class Path(Key):
@@ -244,19 +216,26 @@ class Path(Key):
     So does U+0001. Bytes do not grow: each of the two is one.
     """
 
+    as_stored = frozenset({NoneType})
     holds = "a namespace"
-    bind: ClassVar = staticmethod(lambda value: None if value is None else encode_path(value))
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Room for what is escaped."""
         return make_text_type(dialect, 2 * self.length + 1, get_columns(dialect).key_collation)
 
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+        return StoredType.bind_processor(self, dialect)
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else super().process_bind_param(encode_path(value), dialect)
+
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
-        return None if value is None else unescape_text(decode_key(value))
+        found = super().process_result_value(value, dialect)
+        return None if found is None else unescape_text(found)
 
     def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
-        read = super().read_column(values, kinds)
-        return None if read is None else [*map(unescape_text, read)]
+        """Read a column of ``Compiled``, where keys are stored as they are."""
+        return [*map(unescape_text, values)] if kinds == {str} else None
 
 
 class UserId(StoredType[str]):

@@ -301,7 +301,7 @@ sa.Table(
     "locus_messages",
     METADATA,
     sa.Column("thread", BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("namespace", Key(ID_LENGTH), primary_key=True, server_default=sa.text("'/'")),
+    sa.Column("namespace", Key(ID_LENGTH), primary_key=True),
     sa.Column("sequence", BigInteger, primary_key=True, autoincrement=False),
     sa.Column("message_id", Key(ID_LENGTH), nullable=False),
     sa.Column("role", Key(ID_LENGTH), nullable=False),

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Dialect
 
 from locus_store.errors import SchemaError
+from locus_store.sql.columns.dialect_columns import get_columns
 from locus_store.sql.schema.definition import (
     OLD_USERS,
     load_definition,
@@ -221,12 +222,14 @@ def create_view(
         quote(dialect, f"{prefix}{name}", schema)
         for name in ("heads", "threads", "lines", "checkpoints")
     )
-    user_id = _render_decoded("t.user_id") if users == "string" else "t.user_id"
+    columns = get_columns(dialect)
+    decode, root = columns.render_decoded_key, columns.encode_key("")
+    user_id = decode("t.user_id") if users == "string" else "t.user_id"
     select = f"""
 CREATE VIEW {view} AS
-SELECT {_render_decoded("t.tenant")} AS tenant,
-  {_render_decoded("t.thread_id")} AS thread_id,
-  {_render_decoded("c.checkpoint_id")} AS checkpoint_id,
+SELECT {decode("t.tenant")} AS tenant,
+  {decode("t.thread_id")} AS thread_id,
+  {decode("c.checkpoint_id")} AS checkpoint_id,
   {words.agent_id} AS agent_id,
   {user_id} AS user_id,
   {words.shown.format("t.created_at")} AS created_at,
@@ -234,13 +237,8 @@ SELECT {_render_decoded("t.tenant")} AS tenant,
   c.metadata AS metadata,
   c.text AS text
 FROM {threads} t
-JOIN {lines} l ON l.tenant = t.tenant AND l.thread_id = t.thread_id AND l.namespace = '/'
+JOIN {lines} l ON l.tenant = t.tenant AND l.thread_id = t.thread_id AND l.namespace = '{root}'
 JOIN {checkpoints} c ON c.line = l.line AND c.sequence = l.head
 WHERE t.expires_at IS NULL OR t.expires_at > {words.now}
 """  # noqa: S608 - a prefix is checked, a schema quoted
     return select.strip()
-
-
-def _render_decoded(column: str) -> str:
-    """Return a key as its owner wrote it: ``columns.types.encode_key`` adds the leading slash."""
-    return f"CASE WHEN SUBSTR({column}, 1, 1) = '/' THEN SUBSTR({column}, 2) ELSE {column} END"

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.errors import SchemaError
+from locus_store.sql.columns.dialect_columns import get_columns
 from locus_store.sql.schema.status import SEARCH_SETTING
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.repository import Copied, Repository
@@ -173,7 +174,10 @@ class IndexedRepository(LockingRepository):
         if "[" in pattern:
             return None
         like = "".join(_LIKE.get(it, it) for it in pattern)
-        plain, escaped = self.match_pattern(column, like), self.match_pattern(column, "/" + like)
+        plain = self.match_pattern(column, like)
+        if get_columns(self.connection.dialect).has_empty_keys:
+            return plain
+        escaped = self.match_pattern(column, "/" + like)
         if pattern[:1] not in {"", "*", "?"}:  # the id's prefix is known, so an index finds it
             return escaped if pattern[0] == "/" else plain
         is_escaped = self.match_pattern(column, "/%")

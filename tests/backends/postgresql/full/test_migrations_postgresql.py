@@ -1230,7 +1230,7 @@ def test_a_later_release_upgrades_a_database_of_every_revision(
         assert made.shape() == Made(made.server, reference).shape()
         made.server.drop_database(reference)
         servers.run(kept_database.use(made.url))
-        assert titles(made) == ["//kept", "chain", "empty", None]
+        assert titles(made) == ["/kept", "chain", "empty", None]
         assert migrate.downgrade(made.url, kept.stem) == kept.stem
     assert [it for it in made.shape() if "........pg.dropped" not in it] == before
     assert migrate.check(made.url).state == "ok"

@@ -57,9 +57,9 @@ INSERT INTO locus_lines (tenant, thread_id, namespace, head, open_chain, open_by
   last_sequence, writer, run, updated_at)
 SELECT t.tenant, t.thread_id, k.namespace, n, n - (n - 1) % 32, 700 * ((n - 1) % 32 + 1), n,
   'writer-' || t.thread, 'run-' || t.thread, now()
-FROM locus_threads t, (VALUES ('/'), ('sub')) k(namespace),
+FROM locus_threads t, (VALUES (''), ('sub')) k(namespace),
   LATERAL (SELECT CASE WHEN t.thread % 1000 = 7 THEN 1000 ELSE 44 + t.thread % 3 END AS n) n
-WHERE t.thread >= $first AND (k.namespace = '/' OR t.thread % 10 = 0)
+WHERE t.thread >= $first AND (k.namespace = '' OR t.thread % 10 = 0)
 ORDER BY t.thread, k.namespace;
 
 INSERT INTO locus_checkpoints (line, sequence, chain, parent, checkpoint_id, digest, metadata,
@@ -87,7 +87,7 @@ SELECT t.thread, s, 'message-' || s, 'user', now(), '\\x00'
 FROM locus_threads t, generate_series(1, 10) s WHERE t.thread >= $first;
 
 INSERT INTO locus_logs (thread, namespace, revision, message_count, last_sequence, changed_at)
-SELECT thread, '/', 1, 10, 10, active_at FROM locus_threads WHERE thread >= $first;
+SELECT thread, '', 1, 10, 10, active_at FROM locus_threads WHERE thread >= $first;
 """
 
 # --- plans
