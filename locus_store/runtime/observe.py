@@ -434,9 +434,12 @@ def _has_provider() -> bool:
     A program that does so has imported the API; this package never imports it by itself. Many
     frameworks import it, too, and the API's own providers drop everything.
     """
-    if _unasked and "opentelemetry" in modules and _ask_parts():
-        return True
-    if _kept["trace"]["_TRACER_PROVIDER"] is _kept["metrics"]["_METER_PROVIDER"] is None:
+    if _unasked:
+        if "opentelemetry" not in modules:
+            return False
+        if _ask_parts():
+            return True
+    if _kept["trace"]["_TRACER_PROVIDER"] is None and _kept["metrics"]["_METER_PROVIDER"] is None:
         return False
     return any(_is_real(_kept[part][name]) for part, (*_, name) in _PARTS.items())
 

@@ -235,8 +235,9 @@ def _rewrite_line(repo: Repository, line: int, archive: ArchivedLine) -> None:
 
 
 def _make_write_row(line: int, archived: ArchivedWrite) -> dict[str, Any]:
-    row = pending.make_row(line, archived.checkpoint_id, archived.write)
-    return {**dict(zip(pending.ROW, row, strict=True)), "created_at": archived.created_at}
+    columns = pending.make_columns(line, archived.checkpoint_id, [archived.write])
+    row = {name: values[0] for name, values in columns.items()}
+    return {**row, "created_at": archived.created_at}
 
 
 def _restore_line(repo: Repository, thread_id: str, archive: ArchivedLine) -> None:

@@ -191,10 +191,9 @@ def limit_calls(charge: Callable[..., Charge | None]) -> Callable[[Method], Meth
         @wraps(method)
         def run_method(self: Any, *args: Any, **kwargs: Any) -> Any:
             backend: SqlQuotas = getattr(self, "backend", self)
-            call = partial(method, self, *args, **kwargs)
             if backend.is_unlimited() or charged_call.get() is not None:
-                return call()
-            found = charge(*args, **kwargs)
+                return method(self, *args, **kwargs)
+            call, found = partial(method, self, *args, **kwargs), charge(*args, **kwargs)
             return call() if found is None else backend.run_limited(found, call)
 
         return cast("Method", run_method)
@@ -334,7 +333,8 @@ class SqlQuotas(RunsQueries, LimitsTenants):
 
     def is_unlimited(self) -> bool:
         """Return whether the database had no quota when this process looked last."""
-        return bool(monotonic() < self._database.opened.quotas.next_look)
+        quotas: KnownQuotas = self._database.opened.quotas
+        return monotonic() < quotas.next_look
 
     async def run_limited(self, charge: Charge, call: Callable[[], Awaitable[T]]) -> T:
         """Run a call that stores something, if the quota of the tenant permits it."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.types import ArchivedRecord, ArchivedWrite, Mark, MustExist, PendingWrite, Save
@@ -236,7 +236,7 @@ def put_writes(lines: Lines, line: Line, put: PutWrites) -> bool:
         ConflictError: Before anything was written.
     """
     checkpoint_id, writes = put.checkpoint_id, put.writes
-    is_framed = bool({it.basis for it in writes} - {None})
+    is_framed = bool({*map(_get_basis, writes)} - {None})
     is_needed = put.must_exist == "checkpoint"
     record = lines.named(line, checkpoint_id) if is_needed or is_framed else None
     if is_needed and record is None:
@@ -247,7 +247,7 @@ def put_writes(lines: Lines, line: Line, put: PutWrites) -> bool:
     needs_tasks = put.must_exist == "task"
     if needs_tasks and not {it.task_id for it in writes} <= {name for name, _ in there}:
         raise make_deleted_error(checkpoint_id)
-    if put.seen is not None and any(key not in put.seen for key in there):
+    if there and put.seen is not None and any(key not in put.seen for key in there):
         found = {(it.task_id, it.idx): it for it in lines.writes(line, checkpoint_id)}
         _require_own(found, {(it.task_id, it.idx): it for it in writes}, put.seen, checkpoint_id)
     lines.put_writes(line, checkpoint_id, list(select_winning(there, writes).values()))
@@ -351,11 +351,14 @@ def select_winning(
 ) -> dict[tuple[str, int], PendingWrite]:
     """Return the writes to store; existing ones win, except in special channels."""
     kept: dict[tuple[str, int], PendingWrite] = {}
-    for write in writes:
-        key = (write.task_id, write.idx)
-        if write.idx < 0 or (key not in there and key not in kept):
+    for key, write in zip(map(_get_key, writes), writes, strict=True):
+        if (key not in there and key not in kept) or write.idx < 0:
             kept[key] = write
     return kept
+
+
+_get_basis: Final[Callable[[PendingWrite], int | None]] = attrgetter("basis")
+_get_key: Final[Callable[[PendingWrite], tuple[str, int]]] = attrgetter("task_id", "idx")
 
 
 def make_archive_sort_key(entry: ArchivedWrite) -> tuple[str, str, int]:

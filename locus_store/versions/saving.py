@@ -403,25 +403,28 @@ class Append(NamedTuple):
 
 def make_append(save: Save, store: str) -> Append | None:
     """Return a save as an append at the head, in the database ``store``; ``None``: it is none."""
-    expected = save.expected
-    if expected is not None and expected.made_from and expected.made_from.store != store:
-        expected = None  # a state from another database says nothing of this one
+    expected, basis, head = save.expected, save.basis, None
+    if expected is not None:
+        origin, head = expected.made_from, expected.head
+        if origin is not None and origin.store != store:
+            expected = head = None  # a state from another database says nothing of this one
+        elif origin is not head and origin != head:
+            return None
     if expected is None and save.parent_id is not None:
         return None
-    origin, head = (expected.made_from, expected.head) if expected else (None, None)
-    if origin is not head and origin != head:
+    if save.is_root and (basis is not None or expected is not None):
         return None
-    if save.is_root and (save.basis is not None or expected is not None):
-        return None
-    known = save.basis if save.basis and save.basis.store == store else None
-    lines = {it.line for it in (known, head) if it is not None}
-    if len(lines) > 1:
-        return None
+    line = None if head is None else head.line
+    if basis is not None and basis.store != store:
+        basis = None
+    if basis is not None:
+        if head is not None and line != basis.line:
+            return None
+        line = basis.line
     size, frames = save.change.tree.state_bytes, save.change.frames
-    line = lines.pop() if lines else None
-    if known is None or frames is None or not is_small(frames, size):
+    if basis is None or frames is None or not is_small(frames, size):
         return Append(line, head, expected is None, None, save.change.to_payload(), size)
-    return Append(line, head, expected is None, known, frames, size)
+    return Append(line, head, expected is None, basis, frames, size)
 
 
 def can_append(line: Line, head_digest: bytes, save: Save, append: Append) -> bool:
@@ -435,15 +438,14 @@ def can_append(line: Line, head_digest: bytes, save: Save, append: Append) -> bo
         save: The save.
         append: What ``make_append`` returns for it.
     """
-
-    def is_head(mark: Mark | None) -> bool:
-        return mark is not None and (mark.sequence, mark.digest) == (line.head, head_digest)
-
     if append.line != line.line:
         return False
-    if not (append.accepts_any_head or is_own(line, save) or is_head(append.head)):
+    head, basis = append.head, append.basis
+    known = line.head, head_digest
+    is_head = head is not None and (head.sequence, head.digest) == known
+    if not (append.accepts_any_head or is_head or is_own(line, save)):
         return False
-    if append.basis is None:
+    if basis is None:
         return True
     is_open = line.open_chain is not None and line.open_bytes <= append.max_open_bytes
-    return is_open and is_head(append.basis)
+    return is_open and (basis.sequence, basis.digest) == known

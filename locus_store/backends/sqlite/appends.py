@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from time import time_ns
+from typing import Any
 
 from sqlalchemy.engine import Connection
 
@@ -28,17 +29,18 @@ def append_head(
     sequence, chain, size = line.last_sequence + 1, line.open_chain, line.open_bytes
     if append.basis is None:
         chain, size = sequence, 0
-    checkpoint_id, digest = save.checkpoint_id, save.change.tree.digest
+    name, digest, at = save.checkpoint_id, save.change.tree.digest, time_ns() // 1000
     metadata = dump_value(save.metadata) if save.metadata else None
     labels = dump_value(save.labels) if save.labels else None
-    at = time_ns() // 1000
-    kept = metadata, labels, append.payload
-    record = (line.line, sequence, chain, line.head, checkpoint_id, digest, *kept, at)
-    moved = sequence, chain, size + append.added_bytes, sequence, save.writer, save.run, at
-    cursor = connection.connection.cursor()
+    place = line.line, sequence, chain, line.head, name
+    record = (*place, digest, metadata, labels, append.payload, at)
+    size += append.added_bytes
+    moved = sequence, chain, size, sequence, save.writer, save.run, at, line.line
+    driver: Any = connection.connection.dbapi_connection
+    cursor = driver.cursor()
     try:  # see Compiled._execute
         cursor.execute(insert, record)
-        cursor.execute(move, (*moved, line.line))
+        cursor.execute(move, moved)
     finally:
         cursor.close()
     return sequence

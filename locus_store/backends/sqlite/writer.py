@@ -250,13 +250,13 @@ class SQLiteWriter:
         return late
 
     def _commit(self, jobs: list[_Job | _LoopJob]) -> None:
-        connection = self._open()
-        if not any(map(_get_body, jobs)):  # to read needs no write lock
+        connection, job = self._open(), jobs[0]
+        if job.body is None and not any(map(_get_body, jobs)):  # to read needs no write lock
             return
         try:
-            self._begin(connection, jobs[0].at)
-            if len(jobs) == 1:
-                jobs[0].result = _get_body(jobs[0])(connection)  # fails as a whole
+            self._begin(connection, job.at)
+            if len(jobs) == 1 and job.body is not None:
+                job.result = job.body(connection)  # fails as a whole
             else:
                 for job in jobs:
                     _attempt(connection, job)

@@ -197,8 +197,10 @@ class Compiled:
                 self._statement, [dict(zip(columns, it, strict=True)) for it in rows]
             )
             return
-        converted = {it: _convert(convert, columns[it]) for it, convert in self._converters.items()}
-        rows = zip(*self._take({**columns, **converted}), strict=True)
+        if self._converters:
+            every = self._converters.items()
+            columns = {**columns, **{it: _convert(convert, columns[it]) for it, convert in every}}
+        rows = zip(*self._take(columns), strict=True)
         driver: Any = connection.connection.dbapi_connection
         cursor = driver.cursor()
         try:  # see _execute
@@ -215,7 +217,8 @@ class Compiled:
         statement that the connection executes then.
         """
         text, bound = self._text, self._bind(values)
-        if guard := connection.get_execution_options().get(GUARD):
+        options = connection.get_execution_options()
+        if options and (guard := options.get(GUARD)):
             text, bound = guard(text, bound)
         driver: Any = connection.connection.dbapi_connection
         cursor = driver.cursor()
@@ -233,10 +236,11 @@ class Compiled:
         if self._is_given:
             return self._take(values)
         bound = {**values, **self._fixed}
-        for name, ask in self._asked.items():
-            bound[name] = ask()
-        for name, convert in self._converters.items():
-            bound[name] = convert(bound[name])
+        if self._asked:
+            bound.update((name, ask()) for name, ask in self._asked.items())
+        if self._converters:
+            for name, convert in self._converters.items():
+                bound[name] = convert(bound[name])
         return self._take(bound)
 
     def _find_unreadable(self, row: Sequence[Any]) -> Iterator[sa.ColumnElement[Any]]:

@@ -185,7 +185,8 @@ def make_writing(
     database: Database, body: Callable[[Repository], T], thread_id: str | None = None
 ) -> Callable[[Connection], T]:
     """Return a body that writes, and records the call that is under way."""
-    call, charge, routed = get_call(database.audit), charged_call.get(), is_routed.get()
+    call = get_call(database.audit) if database.audit else None
+    charge, routed = charged_call.get(), is_routed.get()
 
     def run(connection: Connection) -> T:
         repository = database.make_repository(connection)

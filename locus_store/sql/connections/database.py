@@ -95,6 +95,8 @@ class Database(ForTenants, ABC):
 
         self.opened = OpenedDatabase()
         self._tenancy: Tenancy | None = None
+        self._tenancy_of: object = None
+        """The facts of the opened database that the tenancy was made of."""
 
     def _enter(self, tenant: str) -> None:
         self.tenant = tenant
@@ -141,22 +143,19 @@ class Database(ForTenants, ABC):
     @property
     def tenancy(self) -> Tenancy:
         """The tables, the tenant and the limits of the opened database."""
-        opened = self.opened
-        assert opened.store  # noqa: S101  (a runner opens before it runs)
-        if (
-            self._tenancy is None
-            or self._tenancy.store != opened.store
-            or self._tenancy.layout != opened.layout
-            or self._tenancy.tables.user_id_type != opened.user_id_type
-        ):
-            self._tenancy = Tenancy(
+        opened, found = self.opened, self._tenancy
+        of = opened.store, opened.layout, opened.user_id_type
+        if found is None or of != self._tenancy_of:
+            assert opened.store  # noqa: S101  (a runner opens before it runs)
+            found = Tenancy(
                 tables=make_tables(self.tables.prefix, self.tables.schema, opened.user_id_type),
                 tenant=self.tenant,
                 store=opened.store,
                 layout=opened.layout,
                 max_state_bytes=self.max_state_bytes,
             )
-        return self._tenancy
+            self._tenancy, self._tenancy_of = found, of
+        return found
 
     def make_repository(self, connection: Connection) -> Repository:
         return self.repository(connection, self.tenancy)

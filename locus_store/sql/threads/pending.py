@@ -18,9 +18,7 @@ from locus_store.versions.archives import add_checksum, verify_checksum
 BATCH = 200
 """Rows that one statement names at most."""
 
-ROW: Final = ("line", *WRITE)
-"""Columns of the row of a pending write, without its time."""
-
+_ROW: Final = ("line", *WRITE)
 _SIZES: Final = (1, 16, 64, BATCH)
 _NUMBER: Final = sa.BigInteger()
 
@@ -89,9 +87,14 @@ def write_of(row: Sequence[Any]) -> PendingWrite:
     return verify_checksum(checkpoint_id, stored)
 
 
-def make_row(line: int, checkpoint_id: str, write: PendingWrite) -> tuple[Any, ...]:
-    """Return the row of ``ROW`` for a pending write."""
-    return line, checkpoint_id, *_list_fields(write), add_checksum(checkpoint_id, write)
+def make_columns(
+    line: int, checkpoint_id: str, writes: Sequence[PendingWrite]
+) -> dict[str, Sequence[Any]]:
+    """Return the columns of the rows of pending writes, without their time."""
+    place = [line] * len(writes), [checkpoint_id] * len(writes)
+    fields = zip(*map(_list_fields, writes), strict=True)
+    payloads = [add_checksum(checkpoint_id, it) for it in writes]
+    return dict(zip(_ROW, (*place, *fields, payloads), strict=True))
 
 
 _list_fields = attrgetter(*WRITE[1:-1])

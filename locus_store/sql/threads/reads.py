@@ -23,7 +23,6 @@ from locus_store.sql.threads.statements import (
 )
 from locus_store.sql.threads.version_queries import (
     select_below,
-    select_line_beside,
     select_lone_version,
     select_measured_head,
     select_newest,
@@ -49,6 +48,10 @@ QUERY_GROWTH = 4
 """Each further batch is larger by this factor."""
 
 
+_LINE: Final = 1 + len(LINE_STATE)
+"""Columns of a line in a row of ``select_live_line``."""
+
+
 class Reads(RowAccess):
     """Portable queries within one transaction, on a synchronous connection.
 
@@ -56,23 +59,27 @@ class Reads(RowAccess):
     differ between databases; without overrides they are correct on any.
     """
 
+    active_thread: str | None = None
+    """A thread whose row has the activity of this minute, so that a save need not write it."""
+
+    without_writes: tuple[int, str] | None = None
+    """A line and a checkpoint of it that has no pending writes."""
+
+    own_payloads: frozenset[tuple[int, int]] = frozenset()
+    """Records that were read with payloads of their own, by line and sequence."""
+
+    is_outside_turns = False
+    """The transaction belongs to no turn, and writes what a turn that is held refuses."""
+
     def __init__(self, connection: Connection, tenancy: Tenancy) -> None:
         super().__init__(connection, tenancy)
         self.store = tenancy.store
         self.max_state_bytes = tenancy.max_state_bytes
-        self.active_thread: str | None = None
-        """A thread whose row has the activity of this minute, so that a save need not write it."""
         self.seen_records: dict[tuple[int, int | str], Record] = {}
         """A cache of records, by line and sequence; a change of any record empties it.
 
         A record that ``find_line`` read beside its line is also found by its checkpoint id.
         """
-        self.without_writes: tuple[int, str] | None = None
-        """A line and a checkpoint of it that has no pending writes."""
-        self.own_payloads: set[tuple[int, int]] = set()
-        """Records that were read with payloads of their own, by line and sequence."""
-        self.is_outside_turns = False
-        """The transaction belongs to no turn, and writes what a turn that is held refuses."""
 
     # --- dialect hooks
 
@@ -123,20 +130,21 @@ class Reads(RowAccess):
         if beside is None:
             row = self.sql.line.fetch_first(self.connection, key)
         else:
-            row = next(iter(self.ask(select_line_beside, **key, checkpoint_id=beside)), None)
+            key["checkpoint_id"] = beside
+            row = self.sql.line_beside.fetch_first(self.connection, key)
         if row is None:
             return None
-        line = Line(*row[: len(LINE_STATE) + 1])
-        is_active, turn, *more = row[len(LINE_STATE) + 1 :]
-        if self.is_outside_turns:
+        line = Line(*row[:_LINE])
+        is_active, turn = row[_LINE : _LINE + 2]
+        if turn is not None and self.is_outside_turns:
             turns.require_none(self, thread_id, turn)
         if is_active:
             self.active_thread = thread_id
         if beside is not None:
-            has_writes, *record = more
+            has_writes, sequence, *rest = row[_LINE + 2 :]
             self.without_writes = None if has_writes else (line.line, beside)
-            if record[0] is not None:
-                self.seen_records[line.line, beside] = Record(*record)
+            if sequence is not None:
+                self.seen_records[line.line, beside] = Record(sequence, *rest)
         return line if line.head is not None else None
 
     def record(self, line: Line, sequence: int) -> Record | None:

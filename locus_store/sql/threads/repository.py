@@ -262,8 +262,7 @@ class Repository(Reads):
         self.without_writes = None
         if not writes:  # a replaced version may have none
             return
-        rows = [pending.make_row(line.line, checkpoint_id, it) for it in writes]
-        columns = dict(zip(pending.ROW, zip(*rows, strict=True), strict=True))
+        columns = pending.make_columns(line.line, checkpoint_id, writes)
         if min(columns["idx"]) < 0:  # of special channels, which replace existing ones
             for at, idx in enumerate(columns["idx"]):
                 if idx < 0:
@@ -464,4 +463,4 @@ def _put_back(reads: Reads, line: int, last: int, payloads: Mapping[int, bytes])
     reads.connection.execute(put.values(payload=sa.bindparam("payload")), rows)
     is_it = segments.c.line == line, segments.c.last == last
     reads.connection.execute(segments.delete().where(*is_it))
-    reads.own_payloads.update((line, at) for at in payloads)
+    reads.own_payloads |= {(line, at) for at in payloads}

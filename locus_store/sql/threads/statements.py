@@ -12,7 +12,7 @@ from sqlalchemy import bindparam as bind
 from sqlalchemy.engine import Connection, Dialect
 
 from locus_store.sql.columns.compiled import Compiled, CompiledSearches, Query
-from locus_store.sql.columns.dialect_columns import Json, JsonAsText, JsonValue
+from locus_store.sql.columns.dialect_columns import Binary, Json, JsonAsText, JsonValue
 from locus_store.sql.columns.types import (
     Minute,
     OwnTransaction,
@@ -61,6 +61,18 @@ class Statements:
     @compile_once
     def line(self) -> sa.Select[Any]:
         return select_live_line(self.tables)
+
+    @compile_once
+    def line_beside(self) -> sa.Select[Any]:
+        """``line`` beside a checkpoint: whether that one has writes, and its record."""
+        t = self.tables
+        its = [
+            sa.and_(table.c.line == t.lines.c.line, table.c.checkpoint_id == bind("checkpoint_id"))
+            for table in (t.writes, t.checkpoints)
+        ]
+        has_writes = sa.case((sa.exists().where(its[0]).correlate(t.lines), 1), else_=0)
+        columns = has_writes, *record_columns(t.checkpoints)
+        return select_live_line(t).outerjoin(t.checkpoints, its[1]).add_columns(*columns)
 
     @compile_once
     def payloads(self) -> sa.Select[Any]:
@@ -258,7 +270,9 @@ class Statements:
 
     @compile_once
     def new_write(self) -> sa.Insert:
-        return _insert(self.tables.writes, "line", *WRITE, created_at=make_clock())
+        """The insert of a pending write, whose payload has a checksum and so is not empty."""
+        values = {"payload": bind("payload", type_=Binary()), "created_at": make_clock()}
+        return _insert(self.tables.writes, "line", *WRITE[:-1], **values)
 
     @compile_once
     def thread(self) -> sa.Select[Any]:
@@ -376,11 +390,10 @@ _cache: dict[tuple[Tables, type[Dialect]], Statements] = {}
 
 def compile_statements(tables: Tables, dialect: Dialect) -> Statements:
     """Return the statements of ``tables``, compiled once per process and dialect."""
-    key = (tables, type(dialect))
-    found = _cache.get(key)
-    if found is None:
-        found = _cache[key] = Statements(tables, dialect)
-    return found
+    try:
+        return _cache[tables, type(dialect)]
+    except KeyError:
+        return _cache.setdefault((tables, type(dialect)), Statements(tables, dialect))
 
 
 def make_same_thread_condition(tables: Tables) -> sa.ColumnElement[bool]:
