@@ -29,12 +29,20 @@ def append_head(
     sequence, chain, size = line.last_sequence + 1, line.open_chain, line.open_bytes
     if append.basis is None:
         chain, size = sequence, 0
-    name, digest, at = save.checkpoint_id, save.change.tree.digest, time_ns() // 1000
-    metadata = dump_value(save.metadata) if save.metadata else None
-    labels = dump_value(save.labels) if save.labels else None
-    place = line.line, sequence, chain, line.head, name
-    record = (*place, digest, metadata, labels, append.payload, at)
     size += append.added_bytes
+    at = time_ns() // 1000
+    record = (
+        line.line,
+        sequence,
+        chain,
+        line.head,
+        save.checkpoint_id,
+        save.change.tree.digest,
+        dump_value(save.metadata) if save.metadata else None,
+        dump_value(save.labels) if save.labels else None,
+        append.payload,
+        at,
+    )
     moved = sequence, chain, size, sequence, save.writer, save.run, at, line.line
     driver: Any = connection.connection.dbapi_connection
     cursor = driver.cursor()

@@ -19,6 +19,7 @@ from sqlalchemy.types import TypeEngine
 
 from locus_store.errors import IntegrityError
 from locus_store.runtime.recent import Recent
+from locus_store.sql.columns.dialect_columns import get_columns
 
 T = TypeVar("T")
 Query: TypeAlias = sa.Select[Any] | sa.CompoundSelect[Any]
@@ -64,6 +65,7 @@ class Compiled:
         literals: Sequence[sa.BindParameter[Any]] = (),
     ) -> None:
         self._statement = None if dialect.positional else statement
+        self._may_guard = get_columns(dialect).has_guards
         compiled: Any = statement.compile(dialect=dialect)
         self._text = str(compiled)
         self._returns_key = bool(compiled.effective_returning)
@@ -217,8 +219,7 @@ class Compiled:
         statement that the connection executes then.
         """
         text, bound = self._text, self._bind(values)
-        options = connection.get_execution_options()
-        if options and (guard := options.get(GUARD)):
+        if self._may_guard and (guard := connection.get_execution_options().get(GUARD)):
             text, bound = guard(text, bound)
         driver: Any = connection.connection.dbapi_connection
         cursor = driver.cursor()

@@ -31,6 +31,9 @@ class DialectColumns(ABC):
     keeps_types: ClassVar[bool] = True
     """A column holds values of its own type only."""
 
+    has_guards: ClassVar[bool] = False
+    """Statements may be changed for each tenant; see ``compiled.GUARD``."""
+
     key_collation: ClassVar[str | None] = None
     """Compares bytes; ``None``: the database's default does."""
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Row
 
 from locus_store import versions
 from locus_store.runtime.notebooks import Table
@@ -16,7 +16,6 @@ from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.statements import (
     LINE_STATE,
     RowAccess,
-    Tenancy,
     is_live,
     list_segment_columns,
     make_same_thread_condition,
@@ -70,16 +69,6 @@ class Reads(RowAccess):
 
     is_outside_turns = False
     """The transaction belongs to no turn, and writes what a turn that is held refuses."""
-
-    def __init__(self, connection: Connection, tenancy: Tenancy) -> None:
-        super().__init__(connection, tenancy)
-        self.store = tenancy.store
-        self.max_state_bytes = tenancy.max_state_bytes
-        self.seen_records: dict[tuple[int, int | str], Record] = {}
-        """A cache of records, by line and sequence; a change of any record empties it.
-
-        A record that ``find_line`` read beside its line is also found by its checkpoint id.
-        """
 
     # --- dialect hooks
 

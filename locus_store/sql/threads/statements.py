@@ -22,6 +22,7 @@ from locus_store.sql.columns.types import (
 )
 from locus_store.sql.schema.status import ONE_SHARD, SEARCH_SETTING, SHARDS_SETTING
 from locus_store.sql.schema.tables import Tables
+from locus_store.versions import Record
 from locus_store.versions.segments import RecordSegment
 
 LINE_STATE = ("head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run")
@@ -470,7 +471,14 @@ class RowAccess:
         self.tenancy = tenancy
         self.tenant = tenancy.tenant
         self.tables = tenancy.tables
+        self.store = tenancy.store
+        self.max_state_bytes = tenancy.max_state_bytes
         self.sql = compile_statements(tenancy.tables, connection.dialect)
+        self.seen_records: dict[tuple[int, int | str], Record] = {}
+        """A cache of records, by line and sequence; a change of any record empties it.
+
+        A record that ``Reads.find_line`` read beside its line is also found by its checkpoint id.
+        """
 
     def ask(self, make: Callable[..., Query], *form: Hashable, **values: Any) -> list[Any]:
         """Return the rows of a query; see ``compile_form``. The values are its parameters."""
