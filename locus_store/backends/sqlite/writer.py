@@ -186,7 +186,8 @@ class SQLiteWriter:
             leads = self._submit(last, stops=True)
             try:
                 self._get_result(last, leads=leads)
-            finally:
+            finally:  # there is no leader any more
+                self._close_connection()
                 if self._thread is not None:
                     self._wake_thread.release()
                     self._thread.join()
@@ -223,12 +224,7 @@ class SQLiteWriter:
         with self._gate:
             jobs, self._jobs = self._jobs[:GROUP], self._jobs[GROUP:]
         try:
-            if jobs[-1] is not self._stop_job:
-                self._commit(jobs)
-            else:
-                if len(jobs) > 1:
-                    self._commit(jobs[:-1])
-                self._close_connection()
+            self._commit(jobs)
         except BaseException as exc:  # noqa: BLE001  (raised in every caller of the group)
             if self._is_blocked:
                 jobs = self._put_back(jobs)
@@ -250,7 +246,10 @@ class SQLiteWriter:
         return late
 
     def _commit(self, jobs: list[_Job | _LoopJob]) -> None:
-        connection, job = self._open(), jobs[0]
+        job = jobs[0]
+        if job is self._stop_job:
+            return
+        connection = self._open()
         if job.body is None and not any(map(_get_body, jobs)):  # to read needs no write lock
             return
         try:
