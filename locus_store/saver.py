@@ -440,8 +440,10 @@ def decode_written_value(
     """
     if write.type != JSON_WRITE:
         return write.payload
-    old = None if write.basis is None else find_channel(state, write.channel)
-    return frames.decode_value(write.payload, max_bytes, old, packed=packed)
+    if write.basis is None:
+        return frames.decode_value(write.payload, max_bytes, packed=packed)
+    old = find_channel(state, write.channel)
+    return frames.change_value(old, write.payload, max_bytes, packed=packed)
 
 
 def _pack_write(

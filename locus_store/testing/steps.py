@@ -213,8 +213,9 @@ class FramedWrites(BackendKit):
         """Return the value of a version's only write."""
         found = await backend.read_state("t", checkpoint_id, with_writes=True)
         (write,) = found.writes
-        old = found.state[CHANNELS]["c"] if write.basis is not None else None
-        return frames.decode_value(write.payload, MAX_STATE_BYTES, old)
+        if write.basis is None:
+            return frames.decode_value(write.payload, MAX_STATE_BYTES)
+        return frames.change_value(found.state[CHANNELS]["c"], write.payload, MAX_STATE_BYTES)
 
     async def test_a_write_may_be_what_changed_in_its_checkpoint(self, backend: Any) -> None:
         write = await self.put_framed(backend, [*LONG, "new"])

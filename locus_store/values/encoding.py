@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from itertools import starmap
 from typing import Any, Final, TypeAlias, cast
 from zlib import crc32
 
@@ -331,8 +332,8 @@ def measure_payload(payload: bytes, max_bytes: int) -> int:
     return sum(size for *_, size in _iterate_frames(payload, max_bytes))
 
 
-def unpack_frames(payload: bytes, max_bytes: int) -> Iterator[bytes]:
-    """Yield the bodies of a payload's frames, in order.
+def unpack_frames(payload: bytes, max_bytes: int) -> Iterable[bytes]:
+    """Return the bodies of a payload's frames, in order, each read when it is asked for.
 
     A frame's plain length is compared with ``max_bytes`` before it is decompressed.
 
@@ -340,8 +341,8 @@ def unpack_frames(payload: bytes, max_bytes: int) -> Iterator[bytes]:
         TooLargeError: one is longer than a state of ``max_bytes``.
         IntegrityError: unknown version or codec, cut off, damaged, or not the length that it says.
     """
-    for frame in _iterate_frames(payload, max_bytes):
-        yield _decode_body(*frame)
+    body = _find_plain_body(payload, max_bytes)
+    return starmap(_decode_body, _iterate_frames(payload, max_bytes)) if body is None else [body]
 
 
 def unpack_record(payload: bytes, max_bytes: int) -> list[bytes]:
@@ -351,6 +352,9 @@ def unpack_record(payload: bytes, max_bytes: int) -> list[bytes]:
         TooLargeError: Together they are longer than a state of ``max_bytes``.
         IntegrityError: As ``unpack_frames``.
     """
+    body = _find_plain_body(payload, max_bytes)
+    if body is not None:
+        return [body]
     found = list(_iterate_frames(payload, max_bytes))
     _require_room(sum(size for *_, size in found), max_bytes)
     return [_decode_body(*frame) for frame in found]
@@ -358,15 +362,14 @@ def unpack_record(payload: bytes, max_bytes: int) -> list[bytes]:
 
 def join_frames(payload: bytes, max_bytes: int) -> bytes:
     """Return the bodies of a payload's frames, joined; see ``unpack_record``."""
+    return b"".join(unpack_record(payload, max_bytes))
+
+
+def _find_plain_body(payload: bytes, max_bytes: int) -> bytes | None:
+    """Return the body of a payload that is one uncompressed frame, as most are; else ``None``."""
     head, size = _make_plain_head(len(payload)), len(payload)
-    if size <= max_bytes and payload.startswith(head) and crc32(payload) == _WHOLE:
-        return payload[len(head) : _END]
-    if not payload:
-        return b""
-    is_compressed, stored, plain_bytes, end = _parse_at(payload, memoryview(payload), 0, max_bytes)
-    if end < len(payload):
-        return b"".join(unpack_record(payload, max_bytes))
-    return _decode_body(is_compressed, stored, plain_bytes)
+    is_plain = size <= max_bytes and payload.startswith(head) and crc32(payload) == _WHOLE
+    return payload[len(head) : _END] if is_plain else None
 
 
 def unpack_verified(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:

@@ -378,15 +378,14 @@ def add_checksum(checkpoint_id: str, write: PendingWrite) -> bytes:
     return digest(encode_canonical(names) + payload)[:SEAL_BYTES] + payload
 
 
-def verify_checksum(checkpoint_id: str, write: PendingWrite) -> PendingWrite:
-    """Return the write of a payload from ``add_checksum``; refuse one that was changed."""
-    opened = replace(write, payload=write.payload[SEAL_BYTES:])
-    if add_checksum(checkpoint_id, opened) != write.payload:
+def verify_checksum(checkpoint_id: str, write: PendingWrite, seal: bytes) -> PendingWrite:
+    """Return a write that has the digest of ``add_checksum``; refuse one that was changed."""
+    if add_checksum(checkpoint_id, write)[:SEAL_BYTES] != seal:
         raise IntegrityError(
             f"a pending write of checkpoint {checkpoint_id!r} is not what was saved; restore the "
             "database from a backup, or delete the thread"
         )
-    return opened
+    return write
 
 
 async def write_thread(backend: ThreadStorage, thread: ArchivedThread) -> bool:

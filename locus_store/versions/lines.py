@@ -311,9 +311,8 @@ def expand_write(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) 
     """
     if write.basis is None:
         return write
-    value = frames.decode_value(
-        write.payload, max_bytes, find_channel(state, write.channel), packed=True
-    )
+    old = find_channel(state, write.channel)
+    value = frames.change_value(old, write.payload, max_bytes, packed=True)
     return replace(write, payload=frames.encode_value(value, max_bytes, packed=True), basis=None)
 
 

@@ -345,22 +345,24 @@ async def read_states_from(
     With ``packed``, MessagePack in their states stays bytes.
     """
     found = {(line, sequence) for line, some in records.items() for sequence, _, _ in some}
-    missing = [it for it in versions if (it.mark.line, it.mark.sequence) not in found]
-    gone = {it.mark for it in missing if not await _is_there(backend, it)}
+    there = [
+        it
+        for it in versions
+        if (it.mark.line, it.mark.sequence) in found or await _is_there(backend, it)
+    ]
     wanted: defaultdict[int, list[Version]] = defaultdict(list)
-    for version in versions:
-        if version.mark not in gone:
-            wanted[version.mark.line].append(version)
+    for version in there:
+        wanted[version.mark.line].append(version)
 
     def made() -> list[T]:
         max_bytes, matches = backend.max_state_bytes, backend.is_digest_of
         read = partial(replay, max_bytes=max_bytes, packed=packed, matches=matches)
         states = {
-            version.mark: make(version, folder)
+            (line, version.mark.sequence): make(version, folder)
             for line, some in wanted.items()
             for version, folder in read(records.get(line, ()), some)
         }
-        return [states[it.mark] for it in versions if it.mark not in gone]
+        return [states[it.mark.line, it.mark.sequence] for it in there]
 
     size = len(versions) * sum(len(it) for some in records.values() for *_, it in some)
     try:

@@ -19,7 +19,7 @@ from locus_store.backend import FullBackend, ListsVersions, StorageBackend
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.runtime.stepping import run_together
 from locus_store.saver import make_line_name
-from locus_store.types import LineContents, Mark, PendingWrite, Version, VersionsWanted
+from locus_store.types import LineContents, PendingWrite, Version, VersionsWanted
 from locus_store.types.arguments import (
     MAX_COUNT,
     check_limit,
@@ -225,7 +225,9 @@ async def iterate_recent_threads(backend: FullBackend) -> AsyncIterator[tuple[fl
 
 
 Maker: TypeAlias = Callable[[], CheckpointTuple]
-Reading: TypeAlias = Callable[[Version, Folder], tuple[Mark, Maker | None]]
+Reading: TypeAlias = Callable[[Version, Folder], tuple[int, Maker | None]]
+"""Returns the ``id`` of a version, and the maker of its tuple."""
+
 Write: TypeAlias = tuple[str, str, Any]
 """Task, channel and value of a pending write."""
 
@@ -326,35 +328,35 @@ class CheckpointLists:
             yield active_at, [ListedLine(backend, thread_id, it, below) for it in names]
 
     def _has(self, version: Version, criteria: Mapping[str, Any]) -> bool:
-        return not criteria or holds(self.values.restore_metadata(version.metadata), criteria)
+        return not criteria or holds(self.values.read_fields(version.metadata), criteria)
 
     async def _read(self, versions: list[Version], *, skips_others: bool) -> list[Maker]:
         """Return the makers of the versions' tuples, one for each and in their order.
 
         With ``skips_others``, a thread that is not LangGraph's is passed over, not refused.
         """
-        backend, made = self.backend, dict[Mark, Maker | None]()
+        backend, made = self.backend, dict[int, Maker | None]()
         for some in group_by_database(versions):
             lines = {it.line: it for it in await backend.contents(some)}
             records = {at: it.records for at, it in lines.items()}
             reading = self._prepare(lines, skips_others=skips_others)
             made.update(await read_states_from(backend, some, records, reading, packed=True))
-        return [make for it in versions if (make := made.get(it.mark))]
+        return [make for it in versions if (make := made.get(id(it)))]
 
     def _prepare(self, lines: Mapping[int, LineContents], *, skips_others: bool) -> Reading:
         """Return the function that turns a version and its state into the maker of its tuple."""
         of_chain = partial(StateHistory, self.values, shares=self.shares)
         histories: defaultdict[Folder, StateHistory] = defaultdict(of_chain)
 
-        def read(version: Version, folder: Folder) -> tuple[Mark, Maker | None]:
+        def read(version: Version, folder: Folder) -> tuple[int, Maker | None]:
             state, writes = folder.get_state(), lines[version.mark.line].writes
             if skips_others and not is_checkpoint(state):
-                return version.mark, None
+                return id(version), None
             shown = select_current(writes.get(version.checkpoint_id, []), version.mark.sequence)
             pending = [self.write_of(it, state) for it in shown]
             name = self.given.give(version.checkpoint_id, None)
-            make = histories[folder].read(version, folder)
-            return version.mark, lambda: self.make_tuple(version, name, make(), pending)
+            make = histories[folder].read(version, state, folder.log or [])
+            return id(version), lambda: self.make_tuple(version, name, make(), pending)
 
         return read
 

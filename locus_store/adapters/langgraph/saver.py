@@ -216,7 +216,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         return CheckpointTuple(
             config={"configurable": {**place, "checkpoint_id": name}},
             checkpoint={**checkpoint, "id": name},  # type: ignore[typeddict-item]
-            metadata=self._values.restore_metadata(version.metadata),  # type: ignore[arg-type]
+            metadata=self._values.read_fields(version.metadata),  # type: ignore[arg-type]
             parent_config=parent if version.parent_id else None,  # type: ignore[arg-type]
             pending_writes=writes,
         )

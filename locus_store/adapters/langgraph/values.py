@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from locus_store.adapters.langgraph import typed_values
 from locus_store.adapters.langgraph.channel_lists import ChannelLists, Place
-from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message, make_copier, make_list
+from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message, make_copier
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.errors import SerializationError
 from locus_store.runtime.recent import Recent
@@ -26,7 +26,7 @@ from locus_store.values.encoding import (
     encode_canonical,
     join_list,
 )
-from locus_store.values.frames import Folder, PackedList, decode_opened
+from locus_store.values.frames import PackedList, decode_opened
 from locus_store.values.msgpack import (
     MSGPACK,
     TAG,
@@ -115,11 +115,8 @@ class ChannelValues:
         kind, data = self.serde.dumps_typed(value)
         return kind, bytes(data)
 
-    def read(self, value: Any, *, is_own: bool = False, restores: bool = False) -> Any:
-        """Return the value of a stored form; with ``is_own``, it may be returned as it is.
-
-        ``restores``: its strings were escaped, as they are outside of channels.
-        """
+    def read(self, value: Any, *, is_own: bool = False) -> Any:
+        """Return the value of a stored form; with ``is_own``, it may be returned as it is."""
         if type(value) is bytes:
             return self.load(MSGPACK, value)
         if isinstance(value, list) and value and type(value[0]) is bytes:
@@ -129,8 +126,7 @@ class ChannelValues:
                 return value
             encoded = encode_canonical(value)
             if has_no_tag(encoded):
-                found = value if is_own else decode_canonical(encoded)
-                return restore(found) if restores and may_be_escaped(encoded) else found
+                return value if is_own else decode_canonical(encoded)
         return self.load(*from_json(value))
 
     def from_part(self, part: Any, place: Place, form: Any = None) -> Any:
@@ -153,6 +149,21 @@ class ChannelValues:
         return [
             make_copier(value) or partial(self.load, MSGPACK, each)
             for value, each in zip(objects, data, strict=True)
+        ]
+
+    def read_elements(self, elements: list[Any], *, shares: bool) -> list[Any]:
+        """Return a new list with an object for each element, and a ``Fresh`` if it may be changed.
+
+        ``shares``: of a message, too, it has the object.
+        """
+        if not elements or (self._is_langgraphs and _PLAIN.issuperset(map(type, elements))):
+            return elements.copy()
+        data = list(map(pack_stored, elements))
+        return [
+            value
+            if type(value) in SCALARS or (shares and is_message(type(value)))
+            else Fresh(make_copier(value) or partial(self.load, MSGPACK, each))
+            for value, each in zip(self.load(MSGPACK, join_list(data)), data, strict=True)
         ]
 
     def make_maker(self, value: Any) -> Maker:
@@ -183,12 +194,17 @@ class ChannelValues:
         except (TypeError, ValueError):
             return convert_to_json(self.store(plain, what))
 
-    def restore_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metadata of ``convert_metadata``."""
-        if self._is_langgraphs and has_no_tag(encoded := encode_canonical(dict(metadata))):
-            found: dict[str, Any] = decode_canonical(encoded)
+    def read_fields(self, fields: Mapping[str, Any], *, is_own: bool = False) -> dict[str, Any]:
+        """Return the metadata of ``convert_metadata``, or a checkpoint's fields but its channels.
+
+        Strings outside of channels were escaped. With ``is_own``, values may be returned as they
+        are.
+        """
+        known = dict(fields)
+        if self._is_langgraphs and has_no_tag(encoded := encode_canonical(known)):
+            found: dict[str, Any] = known if is_own else decode_canonical(encoded)
             return restore(found) if may_be_escaped(encoded) else found
-        return restore({name: self.read(it) for name, it in metadata.items()})
+        return restore({name: self.read(it) for name, it in known.items()})
 
     def make_state(
         self, checkpoint: Mapping[str, Any], line: tuple[str, str], forms: Mapping[str, Any] = _NONE
@@ -246,7 +262,7 @@ class ChannelValues:
     def make_checkpoint(
         self, version: Version, parts: Mapping[str, Any], state: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        """Return the checkpoint of a version.
+        """Return the checkpoint of a version, without its id.
 
         Args:
             version: Which one.
@@ -263,18 +279,8 @@ class ChannelValues:
             unescape(name): self.from_part(part, (*line, name), stored.get(name))
             for name, part in parts[CHANNELS].items()
         }
-        return {**self.make_fields(version, parts, is_own=True), CHANNELS: channels}
-
-    def make_fields(
-        self, version: Version, parts: Mapping[str, Any], *, is_own: bool = False
-    ) -> dict[str, Any]:
-        """Return the fields of a version's checkpoint except its channels; see ``read``."""
-        fields = {
-            name: self.read(decode_opened(part), is_own=is_own, restores=True)
-            for name, part in parts.items()
-            if name != CHANNELS
-        }
-        return {**fields, "id": version.checkpoint_id}
+        fields = {name: decode_opened(part) for name, part in parts.items() if name != CHANNELS}
+        return {**self.read_fields(fields, is_own=True), CHANNELS: channels}
 
 
 def report_value(channel: str, value: Any) -> Any:
@@ -294,6 +300,19 @@ def require_checkpoint(version: Version, state: Mapping[str, Any]) -> None:
         raise make_kind_error(version.thread_id, is_graphs=False)
 
 
+class Fresh(NamedTuple):
+    """An element of a list that each reader gets a new object of."""
+
+    make: Maker
+
+
+class _Unread:
+    """An element of a list that changed since it was read."""
+
+
+_UNREAD: Final = _Unread()
+
+
 @dataclass(slots=True, eq=False)
 class StateHistory:
     """The checkpoints of a chain, oldest first; unchanged values are reused."""
@@ -302,86 +321,73 @@ class StateHistory:
     shares: bool
     """A message that several checkpoints have is one object in all of them."""
 
-    _lists: dict[str, list[Maker | None]] = field(default_factory=dict, init=False)
-    """Channels that are lists: what makes their elements, ``None`` for those that changed."""
+    _lists: dict[str, list[Any]] = field(default_factory=dict, init=False)
+    """Channels that are lists: their elements as ``read_elements`` returns them."""
 
-    _others: dict[str, Maker] = field(default_factory=dict, init=False)
+    _makers: dict[str, Maker] = field(default_factory=dict, init=False)
     """A function that makes the values of all channels, until they change."""
 
-    def read(self, version: Version, folder: Folder) -> Maker:
-        """Return the maker of a version's checkpoint; see ``StoresThreads.read_states``.
+    def read(self, version: Version, state: dict[str, Any], log: list[list[Any]]) -> Maker:
+        """Return the maker of a version's checkpoint without its id; see ``Folder`` and its log.
 
-        A page of checkpoints holds each message many times: objects are made on request.
+        A page of checkpoints holds each value many times: copies are made on request.
         """
-        state = folder.get_state()
         require_checkpoint(version, state)
-        for operation in folder.log or ():
+        for operation in log:
             self._note(operation)
-        if folder.log:
-            folder.log.clear()
+        log.clear()
+        known, fields = self._makers, state.copy()
         makers = {
-            name: self._choose_maker(name, value)
-            for name, value in state[CHANNELS].items()  # type: ignore[union-attr]  # an object
+            name: known.get(name) or self._make_maker(name, value)
+            for name, value in fields.pop(CHANNELS).items()
         }
-        fields = self.values.make_fields(version, state)
-        return partial(_make_checkpoint, fields, makers)
+        return partial(_make_checkpoint, self.values.read_fields(fields), makers)
 
     def _note(self, operation: list[Any]) -> None:
         """Forget the values that an operation changed, so that they are decoded again."""
-        kind, path = operation[0], operation[1]
+        kind, path, *rest = operation
         if not path or path == [CHANNELS]:
             self._lists.clear()
-            self._others.clear()
+            self._makers.clear()
         elif path[0] == CHANNELS:
             name = path[1]
-            self._others.pop(name, None)
+            self._makers.pop(name, None)
             elements = self._lists.get(name)
             if elements is None:
                 return
             if len(path) >= _LIST_DEPTH:
-                elements[path[2]] = None
+                elements[path[2]] = _UNREAD
             elif kind == "[":
-                start, gone, new = operation[2:]
-                elements[start : start + gone] = [None] * len(new)
+                start, gone, new = rest
+                elements[start : start + gone] = [_UNREAD] * len(new)
             else:
                 del self._lists[name]
 
-    def _choose_maker(self, name: str, value: Any) -> Maker:
-        if name in self._others:
-            return self._others[name]
+    def _make_maker(self, name: str, value: Any) -> Maker:
         if isinstance(value, list):
-            self._others[name] = partial(make_list, self._list_makers(name, value))
+            made = self._make_list_maker(name, value)
         else:
-            self._others[name] = self.values.make_maker(value)
-        return self._others[name]
+            made = self.values.make_maker(value)
+        self._makers[name] = made
+        return made
 
-    def _list_makers(self, name: str, value: list[Any]) -> list[Maker]:
-        makers = self._lists.setdefault(name, [None] * len(value))
-        missing: list[int] = []
-        for _ in range(makers.count(None)):
-            missing.append(makers.index(None, missing[-1] + 1 if missing else 0))
-        made = self.values.make_makers([value[at] for at in missing]) if missing else []
-        for at, maker in zip(missing, made, strict=True):
-            makers[at] = _Shared(maker) if self.shares else maker
-        return [it for it in makers if it is not None]
+    def _make_list_maker(self, name: str, value: list[Any]) -> Maker:
+        elements = self._lists.get(name)
+        if elements is None:
+            elements = self._lists[name] = self.values.read_elements(value, shares=self.shares)
+        else:
+            kinds, missing = list(map(type, elements)), list[int]()
+            for _ in range(kinds.count(_Unread)):
+                missing.append(kinds.index(_Unread, missing[-1] + 1 if missing else 0))
+            found = self.values.read_elements([value[at] for at in missing], shares=self.shares)
+            for at, element in zip(missing, found, strict=True):
+                elements[at] = element
+        now = elements.copy()
+        return partial(_make_elements, now) if Fresh in map(type, now) else now.copy
 
 
-class _Shared:
-    """A maker that makes a message once, and other values at each call."""
-
-    __slots__ = ("_make", "_message")
-
-    def __init__(self, make: Maker) -> None:
-        self._make = make
-        self._message: Any = None
-
-    def __call__(self) -> Any:
-        if self._message is not None:
-            return self._message
-        value = self._make()
-        if is_message(type(value)):
-            self._message = value
-        return value
+def _make_elements(elements: list[Any]) -> list[Any]:
+    return [it.make() if type(it) is Fresh else it for it in elements]
 
 
 def _make_checkpoint(fields: dict[str, Any], makers: dict[str, Maker]) -> dict[str, Any]:
@@ -400,6 +406,9 @@ def _are_versions(name: str, value: Any) -> bool:
     texts = chain.from_iterable(chain.from_iterable(map(dict.items, objects)))
     return _TEXT.issuperset(map(type, texts)) and TAG not in chain.from_iterable(objects)
 
+
+_PLAIN: Final = SCALARS - {bytes}
+"""Types of elements of lists that are stored as they are; bytes are MessagePack."""
 
 _OF_VERSIONS: Final = frozenset({_VERSIONS, "versions_seen"})
 _TEXT: Final = frozenset({str})

@@ -13,7 +13,7 @@ from sqlalchemy.types import TypeEngine
 from locus_store import versions
 from locus_store.sql.threads.statements import WRITE, RowAccess
 from locus_store.types import PendingWrite
-from locus_store.versions.archives import add_checksum, verify_checksum
+from locus_store.versions.archives import SEAL_BYTES, add_checksum, verify_checksum
 
 BATCH = 200
 """Rows that one statement names at most."""
@@ -83,8 +83,9 @@ def write_of(row: Sequence[Any]) -> PendingWrite:
         IntegrityError: It is not what was stored.
     """
     checkpoint_id, task_id, idx, channel, kind, path, basis, payload = row
-    stored = PendingWrite(task_id, idx, channel, kind or "", payload or b"", path or "", basis)
-    return verify_checksum(checkpoint_id, stored)
+    seal, payload = (payload[:SEAL_BYTES], payload[SEAL_BYTES:]) if payload else (b"", b"")
+    stored = PendingWrite(task_id, idx, channel, kind or "", payload, path or "", basis)
+    return verify_checksum(checkpoint_id, stored, seal)
 
 
 def make_columns(

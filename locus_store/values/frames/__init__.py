@@ -187,8 +187,22 @@ def _measure(value: object) -> float:
         return inf  # it is looked at more closely
 
 
-def decode_value(payload: bytes, max_bytes: int, old: Json = None, *, packed: bool = False) -> Json:
-    """Return the value of a payload: a whole one, or what its frames make of ``old``.
+def decode_value(payload: bytes, max_bytes: int, *, packed: bool = False) -> Json:
+    """Return the value of a payload of ``encode_value``.
+
+    With ``packed``, MessagePack in it stays bytes; without it, it becomes JSON.
+
+    Raises:
+        IntegrityError: The payload is not valid, or the value is too large.
+    """
+    match (read_stored_operations if packed else read_operations)(payload, max_bytes):
+        case [["=", [], dict() as state]] if state.keys() == {_KEY}:
+            return state[_KEY]
+    raise IntegrityError("a stored pending write holds no value")
+
+
+def change_value(old: Json, payload: bytes, max_bytes: int, *, packed: bool = False) -> Json:
+    """Return what the frames of ``diff_value`` make of an older value.
 
     ``old`` stays unchanged, and may share elements of a list with the result. With ``packed``,
     MessagePack in both stays bytes; without it, both have it as JSON.

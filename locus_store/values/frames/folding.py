@@ -217,6 +217,13 @@ class Folder:
         Raises:
             IntegrityError: There is none.
         """
+        if self._ropes or self._opened or self._unsorted:
+            self._settle()
+        if not isinstance(self._root, dict):
+            raise IntegrityError("a stored chain does not begin with a whole state")
+        return self._root
+
+    def _settle(self) -> None:
         for holder, ropes in self._ropes.values():
             _write_ropes(holder, ropes)
         self._ropes.clear()
@@ -228,16 +235,13 @@ class Folder:
             mapping.clear()
             mapping.update(items)
         self._unsorted.clear()
-        if not isinstance(self._root, dict):
-            raise IntegrityError("a stored chain does not begin with a whole state")
-        return self._root
 
     def _apply(self, operation: list[Json]) -> None:
         match operation:
-            case ["=", [], dict() as state]:
-                self._root = state
             case ["=", [*path, key], value]:
                 self._set(self._walk(path), key, value)
+            case ["=", [], dict() as state]:
+                self._root = state
             case ["[", list() as path, int() as start, int() as gone, list() as elements]:
                 self._splice(self._walk(path), start, gone, elements)
             case ["-", [*path, str() as key]]:

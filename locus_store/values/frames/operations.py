@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from reprlib import repr as short
 from typing import Any, Final, cast
 
@@ -45,7 +46,7 @@ def read_stored_operations(payload: bytes, max_bytes: int) -> list[list[Any]]:
     Raises:
         IntegrityError: the payload is damaged, or too large.
     """
-    return [op for body in unpack_record(payload, max_bytes) for op in parse_frame(body)]
+    return list(chain.from_iterable(map(parse_frame, unpack_record(payload, max_bytes))))
 
 
 def iterate_json_operations(operation: list[Any]) -> Iterator[list[Json]]:
