@@ -367,9 +367,10 @@ def join_frames(payload: bytes, max_bytes: int) -> bytes:
 
 def _find_plain_body(payload: bytes, max_bytes: int) -> bytes | None:
     """Return the body of a payload that is one uncompressed frame, as most are; else ``None``."""
-    head, size = _make_plain_head(len(payload)), len(payload)
-    is_plain = size <= max_bytes and payload.startswith(head) and crc32(payload) == _WHOLE
-    return payload[len(head) : _END] if is_plain else None
+    head = _make_plain_head(len(payload))
+    if payload.startswith(head) and len(payload) <= max_bytes and crc32(payload) == _WHOLE:
+        return payload[len(head) : _END]
+    return None
 
 
 def unpack_verified(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:
@@ -398,37 +399,26 @@ def _make_plain_head(size: int) -> bytes:
 
 def _iterate_frames(payload: bytes, max_bytes: int) -> Iterator[tuple[bool, memoryview, int]]:
     """Yield for each frame whether it is compressed, its stored bytes, and its plain length."""
-    at, end, view = 0, len(payload), memoryview(payload)
-    while at < end:
-        is_compressed, stored, plain_bytes, at = _parse_at(payload, view, at, max_bytes)
-        yield is_compressed, stored, plain_bytes
-
-
-def _parse_at(
-    payload: bytes, view: memoryview, start: int, max_bytes: int
-) -> tuple[bool, memoryview, int, int]:
-    """Return what ``_frames`` yields for the frame at a position, and the frame's end."""
-    head = payload[start : start + 2]
-    if head and head[0] in SEALED_FORMATS:  # what follows are no lengths
-        raise EncryptionError(NEEDS_KEYS)
-    stored_bytes, at = read_varint(payload, start + 2)
-    plain_bytes, at = read_varint(payload, at)
-    begin, at = at, at + stored_bytes
-    if head not in _IS_COMPRESSED:
-        raise IntegrityError(
-            f"a stored frame has the unknown format {head.hex()}: it is damaged, or was written by "
-            "another release of locus-store; read it with that one"
-        )
-    is_compressed, stored = _IS_COMPRESSED[head], view[begin:at]
-    checked, checksum = view[start:at], payload[at : at + _CHECKSUM_BYTES]
-    at += _CHECKSUM_BYTES
-    if crc32(checked).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
-        raise IntegrityError("a stored frame is damaged or cut off")
-    if plain_bytes > max_bytes:
+    start, end, view = 0, len(payload), memoryview(payload)
+    while start < end:
+        head = payload[start : start + 2]
+        if head[0] in SEALED_FORMATS:  # what follows are no lengths
+            raise EncryptionError(NEEDS_KEYS)
+        stored_bytes, at = read_varint(payload, start + 2)
+        plain_bytes, begin = read_varint(payload, at)
+        if head not in _IS_COMPRESSED:
+            raise IntegrityError(
+                f"a stored frame has the unknown format {head.hex()}: it is damaged, or was "
+                "written by another release of locus-store; read it with that one"
+            )
+        is_compressed, at = _IS_COMPRESSED[head], begin + stored_bytes
+        checked, start = view[start:at], at + _CHECKSUM_BYTES
+        if crc32(checked).to_bytes(_CHECKSUM_BYTES, "little") != payload[at:start]:
+            raise IntegrityError("a stored frame is damaged or cut off")
         _require_room(plain_bytes, max_bytes)
-    if not is_compressed and stored_bytes != plain_bytes:
-        raise IntegrityError("a stored frame's length differs from its header")
-    return is_compressed, stored, plain_bytes, at
+        if not is_compressed and stored_bytes != plain_bytes:
+            raise IntegrityError("a stored frame's length differs from its header")
+        yield is_compressed, view[begin:at], plain_bytes
 
 
 def find_frame_end(payload: bytes, start: int) -> int:

@@ -378,16 +378,6 @@ def add_checksum(checkpoint_id: str, write: PendingWrite) -> bytes:
     return digest(encode_canonical(names) + payload)[:SEAL_BYTES] + payload
 
 
-def verify_checksum(checkpoint_id: str, write: PendingWrite, seal: bytes) -> PendingWrite:
-    """Return a write that has the digest of ``add_checksum``; refuse one that was changed."""
-    if add_checksum(checkpoint_id, write)[:SEAL_BYTES] != seal:
-        raise IntegrityError(
-            f"a pending write of checkpoint {checkpoint_id!r} is not what was saved; restore the "
-            "database from a backup, or delete the thread"
-        )
-    return write
-
-
 async def write_thread(backend: ThreadStorage, thread: ArchivedThread) -> bool:
     """Store a thread, all or nothing; return ``False`` if the very same is there already.
 

@@ -345,14 +345,11 @@ async def read_states_from(
     With ``packed``, MessagePack in their states stays bytes.
     """
     found = {(line, sequence) for line, some in records.items() for sequence, _, _ in some}
-    there = [
-        it
-        for it in versions
-        if (it.mark.line, it.mark.sequence) in found or await _is_there(backend, it)
-    ]
     wanted: defaultdict[int, list[Version]] = defaultdict(list)
-    for version in there:
-        wanted[version.mark.line].append(version)
+    for version in versions:
+        place = version.mark.line, version.mark.sequence
+        if place in found or await _is_there(backend, version):
+            wanted[version.mark.line].append(version)
 
     def made() -> list[T]:
         max_bytes, matches = backend.max_state_bytes, backend.is_digest_of
@@ -362,7 +359,8 @@ async def read_states_from(
             for line, some in wanted.items()
             for version, folder in read(records.get(line, ()), some)
         }
-        return [states[it.mark.line, it.mark.sequence] for it in there]
+        marks = [it.mark for it in versions]
+        return [states[at] for it in marks if (at := (it.line, it.sequence)) in states]
 
     size = len(versions) * sum(len(it) for some in records.values() for *_, it in some)
     try:

@@ -225,9 +225,6 @@ async def iterate_recent_threads(backend: FullBackend) -> AsyncIterator[tuple[fl
 
 
 Maker: TypeAlias = Callable[[], CheckpointTuple]
-Reading: TypeAlias = Callable[[Version, Folder], tuple[int, Maker | None]]
-"""Returns the ``id`` of a version, and the maker of its tuple."""
-
 Write: TypeAlias = tuple[str, str, Any]
 """Task, channel and value of a pending write."""
 
@@ -265,7 +262,8 @@ class CheckpointLists:
         if pages is None:
             pages = Merged(self._read_lines(config, below, left)).iterate_pages(min(left, PAGE))
         async for listed in pages:
-            found = [it for it in listed if self._has(it, criteria)]
+            read = self.values.read_fields
+            found = [it for it in listed if not criteria or holds(read(it.metadata), criteria)]
             while found and left > 0:
                 some, found = found[: min(left, PAGE)], found[min(left, PAGE) :]
                 if makers := await self._read(some, skips_others=config is None):
@@ -327,9 +325,6 @@ class CheckpointLists:
             names = await backend.namespaces(thread_id)
             yield active_at, [ListedLine(backend, thread_id, it, below) for it in names]
 
-    def _has(self, version: Version, criteria: Mapping[str, Any]) -> bool:
-        return not criteria or holds(self.values.read_fields(version.metadata), criteria)
-
     async def _read(self, versions: list[Version], *, skips_others: bool) -> list[Maker]:
         """Return the makers of the versions' tuples, one for each and in their order.
 
@@ -343,8 +338,10 @@ class CheckpointLists:
             made.update(await read_states_from(backend, some, records, reading, packed=True))
         return [make for it in versions if (make := made.get(id(it)))]
 
-    def _prepare(self, lines: Mapping[int, LineContents], *, skips_others: bool) -> Reading:
-        """Return the function that turns a version and its state into the maker of its tuple."""
+    def _prepare(
+        self, lines: Mapping[int, LineContents], *, skips_others: bool
+    ) -> Callable[[Version, Folder], tuple[int, Maker | None]]:
+        """Return the function that gives the ``id`` of a version and the maker of its tuple."""
         of_chain = partial(StateHistory, self.values, shares=self.shares)
         histories: defaultdict[Folder, StateHistory] = defaultdict(of_chain)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -152,9 +152,9 @@ class ChannelValues:
         ]
 
     def read_elements(self, elements: list[Any], *, shares: bool) -> list[Any]:
-        """Return a new list with an object for each element, and a ``Fresh`` if it may be changed.
+        """Return a new list with an object for each element, or a ``partial`` if it can be changed.
 
-        ``shares``: of a message, too, it has the object.
+        The ``partial`` makes an object. ``shares``: messages are there as objects, too.
         """
         if not elements or (self._is_langgraphs and _PLAIN.issuperset(map(type, elements))):
             return elements.copy()
@@ -162,7 +162,7 @@ class ChannelValues:
         return [
             value
             if type(value) in SCALARS or (shares and is_message(type(value)))
-            else Fresh(make_copier(value) or partial(self.load, MSGPACK, each))
+            else partial(make_copier(value) or partial(self.load, MSGPACK, each))
             for value, each in zip(self.load(MSGPACK, join_list(data)), data, strict=True)
         ]
 
@@ -300,17 +300,8 @@ def require_checkpoint(version: Version, state: Mapping[str, Any]) -> None:
         raise make_kind_error(version.thread_id, is_graphs=False)
 
 
-class Fresh(NamedTuple):
-    """An element of a list that each reader gets a new object of."""
-
-    make: Maker
-
-
-class _Unread:
-    """An element of a list that changed since it was read."""
-
-
-_UNREAD: Final = _Unread()
+_UNREAD: Final = object()
+"""An element of a list that changed since it was read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -333,41 +324,37 @@ class StateHistory:
         A page of checkpoints holds each value many times: copies are made on request.
         """
         require_checkpoint(version, state)
-        for operation in log:
-            self._note(operation)
+        for kind, path, *operands in log:
+            if not path or path[0] == CHANNELS:
+                self._note(kind, path, operands)
         log.clear()
         known, fields = self._makers, state.copy()
         makers = {
             name: known.get(name) or self._make_maker(name, value)
             for name, value in fields.pop(CHANNELS).items()
         }
-        return partial(_make_checkpoint, self.values.read_fields(fields), makers)
+        found = self.values.read_fields(fields)
+        return lambda: {**found, CHANNELS: {unescape(it): make() for it, make in makers.items()}}
 
-    def _note(self, operation: list[Any]) -> None:
+    def _note(self, kind: str, path: list[Any], operands: list[Any]) -> None:
         """Forget the values that an operation changed, so that they are decoded again."""
-        kind, path, *rest = operation
-        if not path or path == [CHANNELS]:
-            self._lists.clear()
-            self._makers.clear()
-        elif path[0] == CHANNELS:
-            name = path[1]
-            self._makers.pop(name, None)
-            elements = self._lists.get(name)
-            if elements is None:
-                return
-            if len(path) >= _LIST_DEPTH:
-                elements[path[2]] = _UNREAD
-            elif kind == "[":
-                start, gone, new = rest
-                elements[start : start + gone] = [_UNREAD] * len(new)
-            else:
-                del self._lists[name]
+        if len(path) <= 1:
+            self._lists, self._makers = {}, {}
+            return
+        name = path[1]
+        self._makers.pop(name, None)
+        elements = self._lists.get(name)
+        if elements is not None and len(path) >= _LIST_DEPTH:
+            elements[path[2]] = _UNREAD
+        elif elements is not None and kind == "[":
+            start, gone, new = operands
+            elements[start : start + gone] = [_UNREAD] * len(new)
+        else:
+            self._lists.pop(name, None)
 
     def _make_maker(self, name: str, value: Any) -> Maker:
-        if isinstance(value, list):
-            made = self._make_list_maker(name, value)
-        else:
-            made = self.values.make_maker(value)
+        is_list = isinstance(value, list)
+        made = self._make_list_maker(name, value) if is_list else self.values.make_maker(value)
         self._makers[name] = made
         return made
 
@@ -377,21 +364,15 @@ class StateHistory:
             elements = self._lists[name] = self.values.read_elements(value, shares=self.shares)
         else:
             kinds, missing = list(map(type, elements)), list[int]()
-            for _ in range(kinds.count(_Unread)):
-                missing.append(kinds.index(_Unread, missing[-1] + 1 if missing else 0))
+            for _ in range(kinds.count(object)):  # the type of _UNREAD
+                missing.append(kinds.index(object, missing[-1] + 1 if missing else 0))
             found = self.values.read_elements([value[at] for at in missing], shares=self.shares)
             for at, element in zip(missing, found, strict=True):
                 elements[at] = element
         now = elements.copy()
-        return partial(_make_elements, now) if Fresh in map(type, now) else now.copy
-
-
-def _make_elements(elements: list[Any]) -> list[Any]:
-    return [it.make() if type(it) is Fresh else it for it in elements]
-
-
-def _make_checkpoint(fields: dict[str, Any], makers: dict[str, Maker]) -> dict[str, Any]:
-    return {**fields, CHANNELS: {unescape(name): make() for name, make in makers.items()}}
+        if partial not in map(type, now):
+            return now.copy
+        return lambda: [it() if type(it) is partial else it for it in now]
 
 
 def _are_versions(name: str, value: Any) -> bool:

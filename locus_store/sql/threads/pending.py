@@ -11,9 +11,10 @@ from sqlalchemy import RowMapping
 from sqlalchemy.types import TypeEngine
 
 from locus_store import versions
+from locus_store.errors import IntegrityError
 from locus_store.sql.threads.statements import WRITE, RowAccess
 from locus_store.types import PendingWrite
-from locus_store.versions.archives import SEAL_BYTES, add_checksum, verify_checksum
+from locus_store.versions.archives import SEAL_BYTES, add_checksum
 
 BATCH = 200
 """Rows that one statement names at most."""
@@ -83,9 +84,14 @@ def write_of(row: Sequence[Any]) -> PendingWrite:
         IntegrityError: It is not what was stored.
     """
     checkpoint_id, task_id, idx, channel, kind, path, basis, payload = row
-    seal, payload = (payload[:SEAL_BYTES], payload[SEAL_BYTES:]) if payload else (b"", b"")
-    stored = PendingWrite(task_id, idx, channel, kind or "", payload, path or "", basis)
-    return verify_checksum(checkpoint_id, stored, seal)
+    frame = payload[SEAL_BYTES:] if payload else b""
+    stored = PendingWrite(task_id, idx, channel, kind or "", frame, path or "", basis)
+    if add_checksum(checkpoint_id, stored) != payload:
+        raise IntegrityError(
+            f"a pending write of checkpoint {checkpoint_id!r} is not what was saved; restore the "
+            "database from a backup, or delete the thread"
+        )
+    return stored
 
 
 def make_columns(

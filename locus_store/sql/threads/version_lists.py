@@ -13,7 +13,7 @@ from locus_store.sql.columns.types import Key
 from locus_store.sql.schema.tables import TENANT_LENGTH, Tables
 from locus_store.sql.threads import pending
 from locus_store.sql.threads.reads import PLACE, Reads
-from locus_store.sql.threads.statements import VERSION, WRITE, compile_other, is_live
+from locus_store.sql.threads.statements import VERSION, WRITE, compile_form, compile_other, is_live
 from locus_store.types import LineContents, Version, VersionsWanted
 from locus_store.versions.reading import is_plain
 from locus_store.versions.segments import LinesFound, RecordSegment
@@ -67,7 +67,7 @@ def list_newest(reads: Reads, request: VersionsWanted, limit: int) -> list[Versi
         conditions=hints,
         values={"tenant": reads.tenant, "limit": limit, **named},
     )
-    return [_make_version(reads, tuple(row)) for row in found]
+    return [_make_version(reads, row) for row in found]
 
 
 def _make_version(reads: Reads, row: tuple[Any, ...]) -> Version:
@@ -283,7 +283,8 @@ def read_contents(reads: Reads, versions: Sequence[Version]) -> list[LineContent
     for batch in pending.split_batches(versions, MOST_AT_ONCE):
         size, lines = pending.fill_parameters("line", [one.mark.line for one in batch])
         _, key = pending.fill_parameters("sequence", [one.mark.sequence for one in batch])
-        rows.update(reads.ask(_select_contents, size, **key, **lines, tenant=reads.tenant))
+        query = compile_form(reads.sql, _select_contents, size)
+        rows.update(query.fetch_rows(reads.connection, {**key, **lines, "tenant": reads.tenant}))
     found = LinesFound(versions)
     for line, sequence, chain, last, *write, payload in rows:
         if last is not None:

@@ -197,7 +197,7 @@ def decode_value(payload: bytes, max_bytes: int, *, packed: bool = False) -> Jso
     """
     match (read_stored_operations if packed else read_operations)(payload, max_bytes):
         case [["=", [], dict() as state]] if state.keys() == {_KEY}:
-            return state[_KEY]
+            return cast("Json", state[_KEY])
     raise IntegrityError("a stored pending write holds no value")
 
 

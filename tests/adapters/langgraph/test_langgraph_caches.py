@@ -178,6 +178,25 @@ async def test_checkpoints_of_one_listing_share_messages_and_nothing_else(saver)
 
 
 @pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("kinds", ["plain", "all"])
+async def test_each_listed_checkpoint_has_the_list_that_was_saved(saver, shares, kinds) -> None:
+    saver.share_messages, chosen = shares, random.Random(kinds)
+    pool = ["text", 1, True, 1.0, None, "x" * 600]
+    pool += [*conversation(), (1, 2), {3}] if kinds == "all" else []
+    said: list[Any] = []
+    for number in range(40):
+        start, gone = chosen.randrange(len(said) + 1), chosen.randrange(2)
+        said[start : start + gone] = copy.deepcopy(chosen.choices(pool, k=chosen.randrange(3)))
+        await put(saver, f"v{number:02}", f"v{number - 1:02}" if number else None, messages=said)
+    names = [f"v{number:02}" for number in reversed(range(40))]
+    expected = [exact(await read(saver, name)) for name in names]
+    found = await listed(saver)
+    for messages in found:
+        messages.append("spoilt")
+    assert [exact(it[:-1]) for it in found] == expected
+
+
+@pytest.mark.parametrize("shares", [True, False])
 async def test_a_list_of_checkpoints_on_two_branches_has_each_ones_own_values(saver, shares):
     saver.share_messages, saver.saver.on_conflict = shares, "branch"
     other = LangGraphSaver(saver.saver)
