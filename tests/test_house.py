@@ -51,7 +51,6 @@ LARGE_CLASSES = {
     "BaseStore": 43,
     "DocumentBackend": 40,
     "Items": 37,
-    "Reads": 31,
     "Repository": 48,
     "Sealing": 34,
     "SqlBackend": 42,

@@ -470,12 +470,11 @@ _PARTS: Final = {
 }
 """Parts of the API: the function that returns the provider, and where the API keeps it.
 
-The API keeps ``None`` while no provider is set. The function then reads the environment, and loads
-the provider that it names. Reading the kept value takes a tenth of the time.
+The API keeps ``None`` while no provider is set; the function loads the one that the environment
+names. Reading the kept value takes a tenth of the time.
 """
 
 _unasked: Final = set(_PARTS)
-"""Parts whose function was not called: a provider that the environment names is not loaded."""
 
 _kept: Final[dict[str, dict[str, Any]]] = {it: {name: None} for it, (*_, name) in _PARTS.items()}
 """The values of the modules of parts that were asked."""

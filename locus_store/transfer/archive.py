@@ -62,8 +62,7 @@ from locus_store.types.messages import compute_message_checksum
 from locus_store.values import frames
 from locus_store.values.sealing import UnknownKeyError, get_key_id
 from locus_store.versions.archives import (
-    SEAL_BYTES,
-    add_checksum,
+    compute_write_checksum,
     describe_log,
     describe_message,
     describe_write,
@@ -362,7 +361,7 @@ def _identify(entry: ArchivedMessage | ArchivedWrite) -> tuple[str, str]:
     if isinstance(entry, ArchivedMessage):
         return f"message {entry.message_id!r}", compute_message_checksum(entry).hex()
     name = f"a pending write of checkpoint {entry.checkpoint_id!r}"
-    return name, add_checksum(entry.checkpoint_id, entry.write)[:SEAL_BYTES].hex()
+    return name, compute_write_checksum(entry.checkpoint_id, entry.write).hex()
 
 
 async def from_lines(

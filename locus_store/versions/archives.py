@@ -372,10 +372,10 @@ def has(thread: ArchivedThread, key: str, value: Any, *, user_id: str | None = N
     return any(is_found(it.metadata, it.labels, key, value) for it in records)
 
 
-def add_checksum(checkpoint_id: str, write: PendingWrite) -> bytes:
-    """Return the payload after the start of a digest of the whole write."""
-    payload, names = write.payload, [checkpoint_id, *_list_names(write)]
-    return digest(encode_canonical(names) + payload)[:SEAL_BYTES] + payload
+def compute_write_checksum(checkpoint_id: str, write: PendingWrite) -> bytes:
+    """Return the start of the digest of a whole pending write; stored before its payload."""
+    names = encode_canonical([checkpoint_id, *_list_names(write)])
+    return digest(names + write.payload)[:SEAL_BYTES]
 
 
 async def write_thread(backend: ThreadStorage, thread: ArchivedThread) -> bool:

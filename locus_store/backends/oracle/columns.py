@@ -30,19 +30,9 @@ _NOW: Final = "FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')"
 class OracleColumns(DialectColumns):
     """See ``DialectColumns``."""
 
-    has_empty_keys = False
+    key_mark = "/"
     empty_text = "\x01"
     """``''`` would be NULL; no text is escaped to this."""
-
-    def encode_key(self, value: str) -> str:
-        """Return a key with a slash before it if it begins with one, or is empty, as '' is NULL."""
-        return f"/{value}" if not value or value[0] == "/" else value
-
-    def decode_key(self, value: str) -> str:
-        return value[1:] if value[0] == "/" else value
-
-    def render_decoded_key(self, column: str) -> str:
-        return f"CASE WHEN SUBSTR({column}, 1, 1) = '/' THEN SUBSTR({column}, 2) ELSE {column} END"
 
     def make_instant_type(self) -> TypeEngine[Any]:
         """With zone and fraction, which DATE drops."""

@@ -36,7 +36,6 @@ from locus_store.values.filters import IS_OBJECT, Clause
 class PostgreSQLColumns(DialectColumns):
     """See ``DialectColumns``."""
 
-    has_guards = True
     key_collation = "C"
     """The default one is the cluster's."""
 

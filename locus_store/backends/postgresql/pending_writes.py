@@ -17,7 +17,7 @@ from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, Undeci
 from locus_store.sql.connections.backend import GROUP_BYTES
 from locus_store.sql.connections.pool import LoopPool
 from locus_store.versions import PutWrites
-from locus_store.versions.archives import add_checksum
+from locus_store.versions.archives import compute_write_checksum
 from locus_store.versions.renewing import compute_ttl_slack
 
 
@@ -44,7 +44,7 @@ def _make_rows(put: PutWrites) -> list[tuple[Any, ...]]:
             write.type,
             write.task_path,
             write.basis,
-            add_checksum(put.checkpoint_id, write),
+            compute_write_checksum(put.checkpoint_id, write) + write.payload,
         )
         for write in put.writes
     ]

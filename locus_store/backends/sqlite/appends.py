@@ -31,18 +31,10 @@ def append_head(
         chain, size = sequence, 0
     size += append.added_bytes
     at = time_ns() // 1000
-    record = (
-        line.line,
-        sequence,
-        chain,
-        line.head,
-        save.checkpoint_id,
-        save.change.tree.digest,
-        dump_value(save.metadata) if save.metadata else None,
-        dump_value(save.labels) if save.labels else None,
-        append.payload,
-        at,
-    )
+    metadata = dump_value(save.metadata) if save.metadata else None
+    labels = dump_value(save.labels) if save.labels else None
+    place = line.line, sequence, chain, line.head, save.checkpoint_id, save.change.tree.digest
+    record = *place, metadata, labels, append.payload, at
     moved = sequence, chain, size, sequence, save.writer, save.run, at, line.line
     driver: Any = connection.connection.dbapi_connection
     cursor = driver.cursor()

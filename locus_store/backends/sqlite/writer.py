@@ -33,57 +33,34 @@ class _Job:
     result: Any = None
     error: BaseException | None = None
     is_answered = False
-    wake: threading.Lock | None = None
-    """Locked until the job is answered, or its thread is the leader."""
+    wake: Any = None
+    """A lock that is free when the job is answered, or its thread is the leader."""
 
     def __init__(self, body: Body[Any] | None) -> None:
         self.body = body
         self.at = monotonic()
 
-    def begin_wait(self) -> None:
-        """Prepare ``wait``, as another thread is the leader."""
-        self.wake = threading.Lock()
-        self.wake.acquire()
 
-    def wait(self) -> None:
-        """Wait until the job is answered, or its thread is the leader."""
-        assert self.wake is not None  # noqa: S101  (see SQLiteWriter._submit)
-        self.wake.acquire()
+class _LoopJob(_Job):
+    """A body of an async call; ``wake`` makes the writer's thread the leader."""
 
-    def promote(self) -> None:
-        """Make the thread that waits the leader."""
-        if self.wake is not None:
-            self.wake.release()
-
-
-class _LoopJob:
-    """A body of an async call.
-
-    Args:
-        body: The body.
-        promote: Makes the writer's thread the leader.
-    """
-
-    result: Any = None
-    error: BaseException | None = None
-
-    def __init__(self, body: Body[Any] | None, promote: Callable[[], None]) -> None:
-        self.body = body
-        self.at = monotonic()
-        self.promote = promote
+    def __init__(self, body: Body[Any] | None, wake: threading.Lock) -> None:
+        super().__init__(body)
+        self.wake = wake
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
 
 
-def _answer_callers(jobs: list[_Job | _LoopJob]) -> None:
+def _answer_callers(jobs: list[_Job]) -> None:
     """Pass the results to the callers; each event loop is woken once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_LoopJob]] = {}
     for job in jobs:
-        if isinstance(job, _Job):
-            job.is_answered = True
-            job.promote()
-        else:
+        if isinstance(job, _LoopJob):
             by_loop.setdefault(job.loop, []).append(job)
+        else:
+            job.is_answered = True
+            if job.wake is not None:
+                job.wake.release()
     for loop, some in by_loop.items():
         with suppress(RuntimeError):  # the loop was closed: no caller waits
             loop.call_soon_threadsafe(_answer_all, some)
@@ -121,9 +98,9 @@ class SQLiteWriter:
         self._gate = threading.Lock()
         """Guards the four below."""
 
-        self._jobs: list[_Job | _LoopJob] = []
+        self._jobs: list[_Job] = []
         self._has_leader = False
-        self._stop_job: _Job | _LoopJob | None = None
+        self._stop_job: _Job | None = None
         """The job that stops the writer."""
 
         self._thread: threading.Thread | None = None
@@ -159,7 +136,7 @@ class SQLiteWriter:
     def _get_result(self, job: _Job, *, leads: bool) -> Any:
         """Return the result of a job that was submitted, or raise its error."""
         if not leads:
-            job.wait()
+            job.wake.acquire()
         if not job.is_answered:
             self._commit_as_leader()
         if job.error is None:
@@ -171,11 +148,11 @@ class SQLiteWriter:
 
     async def run_async(self, body: Body[T] | None) -> T:
         """See ``run``; for a caller in an event loop."""
-        job = _LoopJob(body, self._wake_thread.release)
+        job = _LoopJob(body, self._wake_thread)
         if self._thread is None:
             self._begin_thread()
         if self._submit(job):
-            job.promote()
+            job.wake.release()
         result: T = await job.future
         return result
 
@@ -192,7 +169,7 @@ class SQLiteWriter:
                     self._wake_thread.release()
                     self._thread.join()
 
-    def _submit(self, job: _Job | _LoopJob, *, stops: bool = False) -> bool:
+    def _submit(self, job: _Job, *, stops: bool = False) -> bool:
         """Add a job, with ``stops`` the last one; return whether its thread is the leader."""
         with self._gate:
             if self._stop_job is not None:
@@ -203,8 +180,9 @@ class SQLiteWriter:
             if not self._has_leader:
                 self._has_leader = True
                 return True
-            if isinstance(job, _Job):
-                job.begin_wait()
+            if job.wake is None:
+                job.wake = threading.Lock()
+                job.wake.acquire()
             return False
 
     def _begin_thread(self) -> None:
@@ -234,10 +212,10 @@ class SQLiteWriter:
             following = self._jobs[0] if self._jobs else None
             self._has_leader = following is not None
         if following is not None:
-            following.promote()
+            following.wake.release()
         _answer_callers(jobs)
 
-    def _put_back(self, jobs: list[_Job | _LoopJob]) -> list[_Job | _LoopJob]:
+    def _put_back(self, jobs: list[_Job]) -> list[_Job]:
         """Return the jobs that have waited for the lock for the whole timeout; keep the others."""
         limit = monotonic() - self._timeout + BUSY_STEP_SECONDS
         late = [*takewhile(lambda it: it.at <= limit, jobs)] or jobs[:1]
@@ -245,7 +223,7 @@ class SQLiteWriter:
             self._jobs[:0] = jobs[len(late) :]
         return late
 
-    def _commit(self, jobs: list[_Job | _LoopJob]) -> None:
+    def _commit(self, jobs: list[_Job]) -> None:
         job = jobs[0]
         if job is self._stop_job:
             return
@@ -333,7 +311,7 @@ def find_driver(connection: Connection) -> Any:
     return None if is_handled else connection.connection.driver_connection
 
 
-def _attempt(connection: Connection, job: _Job | _LoopJob) -> None:
+def _attempt(connection: Connection, job: _Job) -> None:
     """Run one job of a group under a savepoint, so that it fails alone if SQLite keeps others."""
     if job.body is None:
         return

@@ -19,7 +19,6 @@ from sqlalchemy.types import TypeEngine
 
 from locus_store.errors import IntegrityError
 from locus_store.runtime.recent import Recent
-from locus_store.sql.columns.dialect_columns import get_columns
 
 T = TypeVar("T")
 Query: TypeAlias = sa.Select[Any] | sa.CompoundSelect[Any]
@@ -65,7 +64,6 @@ class Compiled:
         literals: Sequence[sa.BindParameter[Any]] = (),
     ) -> None:
         self._statement = None if dialect.positional else statement
-        self._may_guard = get_columns(dialect).has_guards
         compiled: Any = statement.compile(dialect=dialect)
         self._text = str(compiled)
         self._returns_key = bool(compiled.effective_returning)
@@ -79,7 +77,6 @@ class Compiled:
         self._take = _make_getter(names)
         """Returns the driver's parameters, in their order."""
         self._is_given = not (self._fixed or self._asked or self._converters)
-        """The driver takes all parameters as they are given."""
         self._columns: list[sa.ColumnElement[Any]] = []
         if not isinstance(statement, sa.UpdateBase):
             self._columns += statement.selected_columns
@@ -219,7 +216,8 @@ class Compiled:
         statement that the connection executes then.
         """
         text, bound = self._text, self._bind(values)
-        if self._may_guard and (guard := connection.get_execution_options().get(GUARD)):
+        options = connection.get_execution_options()
+        if options and (guard := options.get(GUARD)):
             text, bound = guard(text, bound)
         driver: Any = connection.connection.dbapi_connection
         cursor = driver.cursor()
@@ -239,9 +237,8 @@ class Compiled:
         bound = {**values, **self._fixed}
         if self._asked:
             bound.update((name, ask()) for name, ask in self._asked.items())
-        if self._converters:
-            for name, convert in self._converters.items():
-                bound[name] = convert(bound[name])
+        for name, convert in self._converters.items():
+            bound[name] = convert(bound[name])
         return self._take(bound)
 
     def _find_unreadable(self, row: Sequence[Any]) -> Iterator[sa.ColumnElement[Any]]:

@@ -31,14 +31,11 @@ class DialectColumns(ABC):
     keeps_types: ClassVar[bool] = True
     """A column holds values of its own type only."""
 
-    has_guards: ClassVar[bool] = False
-    """Statements may be changed for each tenant; see ``compiled.GUARD``."""
-
     key_collation: ClassVar[str | None] = None
     """Compares bytes; ``None``: the database's default does."""
 
-    has_empty_keys: ClassVar[bool] = True
-    """A key column holds any text as it is."""
+    key_mark: ClassVar[str] = ""
+    """Stands before keys that are empty or begin with it, where no text can be empty."""
 
     empty_text: ClassVar[str] = ""
     """The stored form of the empty string in a column of text."""
@@ -54,16 +51,8 @@ class DialectColumns(ABC):
         return None
 
     def encode_key(self, value: str) -> str:
-        """Return text as a key column holds it."""
-        return value
-
-    def decode_key(self, value: str) -> str:
-        """Inverse of ``encode_key``."""
-        return value
-
-    def render_decoded_key(self, column: str) -> str:
-        """Return the SQL of a key as its owner wrote it."""
-        return column
+        """Return text as a key column holds it; ``removeprefix(key_mark)`` is the inverse."""
+        return self.key_mark + value if not value or value[0] == self.key_mark else value
 
     def make_instant_type(self) -> TypeEngine[Any]:
         return sa.DateTime(timezone=True)

@@ -189,9 +189,9 @@ class Key(StoredType[str]):
 
     def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
         """Bind text as it is where the database has the empty one."""
-        if get_columns(dialect).has_empty_keys:
-            return self.impl_instance.bind_processor(dialect)
-        return super().bind_processor(dialect)
+        if get_columns(dialect).key_mark:
+            return super().bind_processor(dialect)
+        return self.impl_instance.bind_processor(dialect)
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         return None if value is None else get_columns(dialect).encode_key(value)
@@ -201,13 +201,11 @@ class Key(StoredType[str]):
         return self.process_bind_param(value, dialect) or ""
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else get_columns(dialect).decode_key(value)
+        return None if value is None else value.removeprefix(get_columns(dialect).key_mark)
 
 
-@lru_cache(NAMESPACES)
-def encode_path(value: str) -> str:
-    """Text as a ``Path`` column holds it, before ``DialectColumns.encode_key``."""
-    return escape_text(value)
+encode_path: Final = lru_cache(NAMESPACES)(escape_text)
+"""Returns text as a ``Path`` column holds it, before ``DialectColumns.encode_key``."""
 
 
 class Path(Key):

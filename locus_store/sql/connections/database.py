@@ -94,9 +94,7 @@ class Database(ForTenants, ABC):
         """The recording of calls, if they are recorded; its backend sets it."""
 
         self.opened = OpenedDatabase()
-        self._tenancy: Tenancy | None = None
-        self._tenancy_of: object = None
-        """The facts of the opened database that the tenancy was made of."""
+        self._tenancy: tuple[object, Tenancy] | None = None
 
     def _enter(self, tenant: str) -> None:
         self.tenant = tenant
@@ -143,9 +141,9 @@ class Database(ForTenants, ABC):
     @property
     def tenancy(self) -> Tenancy:
         """The tables, the tenant and the limits of the opened database."""
-        opened, found = self.opened, self._tenancy
+        opened, known = self.opened, self._tenancy
         of = opened.store, opened.layout, opened.user_id_type
-        if found is None or of != self._tenancy_of:
+        if known is None or known[0] != of:
             assert opened.store  # noqa: S101  (a runner opens before it runs)
             found = Tenancy(
                 tables=make_tables(self.tables.prefix, self.tables.schema, opened.user_id_type),
@@ -154,8 +152,8 @@ class Database(ForTenants, ABC):
                 layout=opened.layout,
                 max_state_bytes=self.max_state_bytes,
             )
-            self._tenancy, self._tenancy_of = found, of
-        return found
+            known = self._tenancy = of, found
+        return known[1]
 
     def make_repository(self, connection: Connection) -> Repository:
         return self.repository(connection, self.tenancy)

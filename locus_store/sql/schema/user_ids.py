@@ -222,8 +222,12 @@ def create_view(
         quote(dialect, f"{prefix}{name}", schema)
         for name in ("heads", "threads", "lines", "checkpoints")
     )
-    columns = get_columns(dialect)
-    decode, root = columns.render_decoded_key, columns.encode_key("")
+    mark = get_columns(dialect).key_mark
+
+    def decode(column: str) -> str:
+        is_marked, rest = f"SUBSTR({column}, 1, 1) = '{mark}'", f"SUBSTR({column}, 2)"
+        return f"CASE WHEN {is_marked} THEN {rest} ELSE {column} END" if mark else column
+
     user_id = decode("t.user_id") if users == "string" else "t.user_id"
     select = f"""
 CREATE VIEW {view} AS
@@ -237,7 +241,7 @@ SELECT {decode("t.tenant")} AS tenant,
   c.metadata AS metadata,
   c.text AS text
 FROM {threads} t
-JOIN {lines} l ON l.tenant = t.tenant AND l.thread_id = t.thread_id AND l.namespace = '{root}'
+JOIN {lines} l ON l.tenant = t.tenant AND l.thread_id = t.thread_id AND l.namespace = '{mark}'
 JOIN {checkpoints} c ON c.line = l.line AND c.sequence = l.head
 WHERE t.expires_at IS NULL OR t.expires_at > {words.now}
 """  # noqa: S608 - a prefix is checked, a schema quoted

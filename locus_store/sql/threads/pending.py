@@ -14,12 +14,11 @@ from locus_store import versions
 from locus_store.errors import IntegrityError
 from locus_store.sql.threads.statements import WRITE, RowAccess
 from locus_store.types import PendingWrite
-from locus_store.versions.archives import SEAL_BYTES, add_checksum
+from locus_store.versions.archives import SEAL_BYTES, compute_write_checksum
 
 BATCH = 200
 """Rows that one statement names at most."""
 
-_ROW: Final = ("line", *WRITE)
 _SIZES: Final = (1, 16, 64, BATCH)
 _NUMBER: Final = sa.BigInteger()
 
@@ -84,9 +83,9 @@ def write_of(row: Sequence[Any]) -> PendingWrite:
         IntegrityError: It is not what was stored.
     """
     checkpoint_id, task_id, idx, channel, kind, path, basis, payload = row
-    frame = payload[SEAL_BYTES:] if payload else b""
-    stored = PendingWrite(task_id, idx, channel, kind or "", frame, path or "", basis)
-    if add_checksum(checkpoint_id, stored) != payload:
+    seal, payload = (payload[:SEAL_BYTES], payload[SEAL_BYTES:]) if payload else (b"", b"")
+    stored = PendingWrite(task_id, idx, channel, kind or "", payload, path or "", basis)
+    if compute_write_checksum(checkpoint_id, stored) != seal:
         raise IntegrityError(
             f"a pending write of checkpoint {checkpoint_id!r} is not what was saved; restore the "
             "database from a backup, or delete the thread"
@@ -100,8 +99,8 @@ def make_columns(
     """Return the columns of the rows of pending writes, without their time."""
     place = [line] * len(writes), [checkpoint_id] * len(writes)
     fields = zip(*map(_list_fields, writes), strict=True)
-    payloads = [add_checksum(checkpoint_id, it) for it in writes]
-    return dict(zip(_ROW, (*place, *fields, payloads), strict=True))
+    payloads = [compute_write_checksum(checkpoint_id, it) + it.payload for it in writes]
+    return dict(zip(("line", *WRITE), (*place, *fields, payloads), strict=True))
 
 
 _list_fields = attrgetter(*WRITE[1:-1])

@@ -16,12 +16,14 @@ from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.statements import (
     LINE_STATE,
     RowAccess,
+    compile_form,
     is_live,
     list_segment_columns,
     make_same_thread_condition,
 )
 from locus_store.sql.threads.version_queries import (
     select_below,
+    select_line_beside,
     select_lone_version,
     select_measured_head,
     select_newest,
@@ -120,7 +122,7 @@ class Reads(RowAccess):
             row = self.sql.line.fetch_first(self.connection, key)
         else:
             key["checkpoint_id"] = beside
-            row = self.sql.line_beside.fetch_first(self.connection, key)
+            row = compile_form(self.sql, select_line_beside).fetch_first(self.connection, key)
         if row is None:
             return None
         line = Line(*row[:_LINE])

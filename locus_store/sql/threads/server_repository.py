@@ -174,13 +174,16 @@ class IndexedRepository(LockingRepository):
         if "[" in pattern:
             return None
         like = "".join(_LIKE.get(it, it) for it in pattern)
-        plain = self.match_pattern(column, like)
-        if get_columns(self.connection.dialect).has_empty_keys:
+        plain, mark = (
+            self.match_pattern(column, like),
+            get_columns(self.connection.dialect).key_mark,
+        )
+        if not mark:
             return plain
-        escaped = self.match_pattern(column, "/" + like)
+        escaped = self.match_pattern(column, mark + like)
         if pattern[:1] not in {"", "*", "?"}:  # the id's prefix is known, so an index finds it
-            return escaped if pattern[0] == "/" else plain
-        is_escaped = self.match_pattern(column, "/%")
+            return escaped if pattern[0] == mark else plain
+        is_escaped = self.match_pattern(column, mark + "%")
         return sa.or_(sa.and_(is_escaped, escaped), sa.and_(~is_escaped, plain))
 
     @abstractmethod

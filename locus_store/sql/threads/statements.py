@@ -64,18 +64,6 @@ class Statements:
         return select_live_line(self.tables)
 
     @compile_once
-    def line_beside(self) -> sa.Select[Any]:
-        """``line`` beside a checkpoint: whether that one has writes, and its record."""
-        t = self.tables
-        its = [
-            sa.and_(table.c.line == t.lines.c.line, table.c.checkpoint_id == bind("checkpoint_id"))
-            for table in (t.writes, t.checkpoints)
-        ]
-        has_writes = sa.case((sa.exists().where(its[0]).correlate(t.lines), 1), else_=0)
-        columns = has_writes, *record_columns(t.checkpoints)
-        return select_live_line(t).outerjoin(t.checkpoints, its[1]).add_columns(*columns)
-
-    @compile_once
     def payloads(self) -> sa.Select[Any]:
         """The payloads of a chain between two sequences; a chain's number is its first one."""
         return _select_payloads(self.tables)

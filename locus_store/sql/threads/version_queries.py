@@ -16,6 +16,7 @@ from locus_store.sql.threads.statements import (
     list_segment_columns,
     make_same_thread_condition,
     record_columns,
+    select_live_line,
 )
 
 Which: TypeAlias = Literal["id", "head"]
@@ -111,6 +112,17 @@ def select_measured_head(t: Tables) -> sa.Select[Any]:
     is_its = c.line == mine.line, c.checkpoint_id == mine.checkpoint_id
     size = sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(c.payload)), 0)).where(*is_its)
     return select_lone_version(t, "head").add_columns(size.correlate(t.checkpoints).label("size"))
+
+
+def select_line_beside(t: Tables) -> sa.Select[Any]:
+    """Return ``select_live_line``, and a checkpoint's record and whether it has writes."""
+    its = [
+        sa.and_(table.c.line == t.lines.c.line, table.c.checkpoint_id == bind("checkpoint_id"))
+        for table in (t.writes, t.checkpoints)
+    ]
+    has_writes = sa.case((sa.exists().where(its[0]).correlate(t.lines), 1), else_=0)
+    columns = has_writes, *record_columns(t.checkpoints)
+    return select_live_line(t).outerjoin(t.checkpoints, its[1]).add_columns(*columns)
 
 
 def _is_wanted(t: Tables, which: Which) -> sa.ColumnElement[bool]:
