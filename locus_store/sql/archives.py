@@ -234,10 +234,10 @@ def _rewrite_line(repo: Repository, line: int, archive: ArchivedLine) -> None:
         repo.index_line(line)
 
 
-def _make_write_row(line: int, archived: ArchivedWrite) -> dict[str, Any]:
-    columns = pending.make_columns(line, archived.checkpoint_id, [archived.write])
+def _make_write_row(line: int, entry: ArchivedWrite) -> dict[str, Any]:
+    columns = pending.make_columns(line, entry.checkpoint_id, [entry.write])
     row = {name: values[0] for name, values in columns.items()}
-    return {**row, "created_at": archived.created_at}
+    return {**row, "created_at": entry.created_at}
 
 
 def _restore_line(repo: Repository, thread_id: str, archive: ArchivedLine) -> None:
