@@ -284,14 +284,11 @@ class TenantQuota:
                 if charge is not None:
                     made.take(charge)
 
-    def end(self, charge: Charge, amounts: Amounts) -> bool:
+    def end(self, lease: _Lease, need: Amounts, amounts: Amounts) -> bool:
         """Note what a call has stored; return whether another lease will be needed soon."""
-        lease = charge.lease
-        if lease is None:
-            return False
         with self._lock:
             lease.calls -= 1
-            lease.add(charge.need, 1)
+            lease.add(need, 1)
             lease.add(amounts, -1)
             for name in STORED:
                 lease.spent[name] = lease.spent.get(name, 0) + amounts.get(name, 0)
@@ -344,7 +341,7 @@ class SqlQuotas(RunsQueries, LimitsTenants):
             return await call()
         quota = self._database.opened.quotas.get_tenant(self._database.tenant)
         await self._admit(quota, charge)
-        if charge.lease is None:
+        if (lease := charge.lease) is None:
             return await call()
         spent = charge.need  # also by a call whose outcome is unknown
         token = charged_call.set(charge)
@@ -364,7 +361,7 @@ class SqlQuotas(RunsQueries, LimitsTenants):
         finally:
             charged_call.reset(token)
             # Work beside a transaction of the caller's may have to wait for it.
-            if quota.end(charge, spent) and charge.connection is None:
+            if quota.end(lease, charge.need, spent) and charge.connection is None:
                 self._submit("quota", partial(self._lease, quota))
         charge.need["threads"], charge.lease = charge.opened, None
         return await self.run_limited(charge, call)

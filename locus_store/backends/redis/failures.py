@@ -53,7 +53,6 @@ _TRANSIENT: Final = (
     StaleError,
     NoPrimaryError,
     driver.BusyLoadingError,
-    driver.ClusterDownError,
     driver.ClusterError,
     driver.SlotNotCoveredError,
     driver.TryAgainError,
@@ -85,8 +84,6 @@ def find_cause(exc: BaseException) -> BaseException:
 
 def is_transient(exc: BaseException) -> bool:
     """Return whether nothing was done and the call may soon succeed."""
-    if isinstance(exc, _REFUSED):
-        return False
     return isinstance(exc, _TRANSIENT) or get_code(exc) in _BUSY_CODES
 
 
@@ -202,6 +199,10 @@ _TOLD: Final[Mapping[_Cause, tuple[type[LocusStoreError], str]]] = {
     _Cause((driver.OutOfMemoryError,), "-OOM command not allowed"): (  # the text: of Redis 6.2
         BackendError,
         " has no memory left, and nothing was written; raise maxmemory, or remove threads",
+    ),
+    _Cause(text=r"\bMISCONF\b"): (
+        BackendError,
+        " cannot write its files, and nothing was written; look at its log, and at its disk",
     ),
     _Cause(text=r"\bWRONGTYPE\b"): (
         SchemaError,

@@ -637,6 +637,24 @@ async def test_a_server_without_memory_refuses_and_writes_nothing(
         await everything(backend)
 
 
+async def test_a_server_that_cannot_write_its_files_is_told() -> None:
+    with servers.started(redis_servers.Redis, settings={"save": "3600 1"}) as server:
+        (server.directory / "dump.rdb").mkdir()
+
+        def has_failed() -> bool:
+            with server.client() as client:
+                return client.info("persistence")["rdb_last_bgsave_status"] == "err"
+
+        async with RedisBackend(server.url()) as backend:
+            await backend.save("t", {"n": 1})
+            server.ask("BGSAVE")
+            await asyncio.to_thread(servers.wait_until, has_failed, "the snapshot to fail")
+            for call in (lambda: backend.save("t", {"n": 2}), lambda: backend.delete("t")):
+                with pytest.raises(BackendError, match="write its files, and nothing was written"):
+                    await call()
+            assert await backend.load("t") == {"n": 1}
+
+
 async def test_a_server_that_loads_its_data_is_waited_for() -> None:
     settings = {"appendonly": "yes", "appendfsync": "always"}
     for server in started(redis_servers.Redis, settings=settings):
