@@ -27,7 +27,7 @@ from locus_store.transfer.verifying import verify
 from locus_store.types import Expected, Mark, PendingWrite, Version
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES
-from locus_store.versions import CHANNELS, REBUILT
+from locus_store.versions import CHANNELS, REBUILT, expand_write
 from locus_store.versions.archives import Problem
 from locus_store.versions.segments import decompress_payload
 
@@ -213,9 +213,8 @@ class FramedWrites(BackendKit):
         """Return the value of a version's only write."""
         found = await backend.read_state("t", checkpoint_id, with_writes=True)
         (write,) = found.writes
-        if write.basis is None:
-            return frames.decode_value(write.payload, MAX_STATE_BYTES)
-        return frames.change_value(found.state[CHANNELS]["c"], write.payload, MAX_STATE_BYTES)
+        whole = expand_write(write, found.state, MAX_STATE_BYTES)
+        return frames.decode_value(whole.payload, MAX_STATE_BYTES)
 
     async def test_a_write_may_be_what_changed_in_its_checkpoint(self, backend: Any) -> None:
         write = await self.put_framed(backend, [*LONG, "new"])

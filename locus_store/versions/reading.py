@@ -359,8 +359,7 @@ async def read_states_from(
             for line, some in wanted.items()
             for version, folder in read(records.get(line, ()), some)
         }
-        marks = [it.mark for it in versions]
-        return [states[at] for it in marks if (at := (it.line, it.sequence)) in states]
+        return [states[at] for it in versions if (at := (it.mark.line, it.mark.sequence)) in states]
 
     size = len(versions) * sum(len(it) for some in records.values() for *_, it in some)
     try:

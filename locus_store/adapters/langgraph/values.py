@@ -168,8 +168,7 @@ class ChannelValues:
 
     def make_maker(self, value: Any) -> Maker:
         """Return a function that returns a new object for a channel's value at each call."""
-        made = make_copier(self.read(value))
-        if made is not None:
+        if (made := make_copier(self.read(value))) is not None:
             return made
         kind, data = (MSGPACK, value) if type(value) is bytes else from_json(value)
         return partial(self.load, kind, data)  # packed now: it is still folded

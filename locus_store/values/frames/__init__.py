@@ -15,7 +15,8 @@ from locus_store.values.encoding import (
     decode_canonical,
     encode,
     encode_canonical,
-    make_object_head,
+    join_frames,
+    pack_frame,
     require_json_size,
 )
 from locus_store.values.frames.arrays import PackedList as PackedList
@@ -38,10 +39,12 @@ from locus_store.values.frames.operations import (
     collect_text as collect_text,
     encode_operations as encode_operations,
     extract_text as extract_text,
+    make_malformed_error,
     read_operations as read_operations,
     read_restorable_operations as read_restorable_operations,
     read_stored_operations as read_stored_operations,
 )
+from locus_store.values.msgpack import convert_to_json, decode_sorted
 
 
 @dataclass(slots=True)
@@ -126,6 +129,8 @@ MOST_CUT: Final = 16
 takes as long as the older one is."""
 
 _KEY: Final = "value"
+_WHOLE: Final = encode_canonical([["=", [], {_KEY: None}]])[:-1]
+"""Begins the frame of a whole value; the value's encoding follows."""
 
 
 def encode_value(value: object, max_bytes: int, *, packed: bool = False) -> bytes:
@@ -144,9 +149,7 @@ def encode_value(value: object, max_bytes: int, *, packed: bool = False) -> byte
     else:
         encoding = encode_exactly(value, _KEY)
     require_json_size(lambda: decode_canonical(encoding), len(encoding), max_bytes)
-    frame = Frame()
-    frame.add("=", (), last=b"".join((make_object_head(1), encode_canonical(_KEY), encoding)))
-    return frame.to_payload()
+    return pack_frame(_WHOLE + encoding)
 
 
 def diff_value(
@@ -195,24 +198,24 @@ def decode_value(payload: bytes, max_bytes: int, *, packed: bool = False) -> Jso
     Raises:
         IntegrityError: The payload is not valid, or the value is too large.
     """
-    match (read_stored_operations if packed else read_operations)(payload, max_bytes):
-        case [["=", [], dict() as state]] if state.keys() == {_KEY}:
-            return cast("Json", state[_KEY])
-    raise IntegrityError("a stored pending write holds no value")
+    body = join_frames(payload, max_bytes)
+    if not body.startswith(_WHOLE):
+        raise IntegrityError("a stored pending write holds no value")
+    value = decode_sorted(body[len(_WHOLE) :])
+    try:
+        return cast("Json", value if packed else convert_to_json(value))
+    except RecursionError as exc:
+        raise make_malformed_error("value", "nested too deeply") from exc
 
 
 def change_value(old: Json, payload: bytes, max_bytes: int, *, packed: bool = False) -> Json:
-    """Return what the frames of ``diff_value`` make of an older value.
+    """Return what the frames of ``diff_value`` make of an older value; raises as ``decode_value``.
 
     ``old`` stays unchanged, and may share elements of a list with the result. With ``packed``,
     MessagePack in both stays bytes; without it, both have it as JSON.
-
-    Raises:
-        IntegrityError: The payload is not valid, or the value is too large.
     """
     found = (read_stored_operations if packed else read_operations)(payload, max_bytes)
-    splices = all(it[:2] == ["[", [_KEY]] for it in found)
-    if isinstance(old, list) and (splices or is_msgpack(old)):
+    if isinstance(old, list) and (is_msgpack(old) or all(it[:2] == ["[", [_KEY]] for it in found)):
         old = old.copy()
     elif not is_msgpack(old):
         old = decode(encode(old))
