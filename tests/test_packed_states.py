@@ -295,6 +295,22 @@ def test_an_operation_with_bytes_that_is_nested_too_deeply_is_damage(
         frames.read_restorable_operations(payload, MAX_STATE_BYTES)
 
 
+@pytest.mark.parametrize("head", [b"\x91", b"\x81\xa1a"], ids=["lists", "objects"])
+def test_a_written_value_that_no_save_wrote_is_damage(head: bytes) -> None:
+    whole = b"\x91\x93\xa1=\x90\x81\xa5value"
+    bodies = [(), (b"",), (b"\x90",), (whole,), (whole.replace(b"value", b"other") + b"\1",)]
+    for some in [*bodies, (whole + b"\1",) * 2]:
+        payload = b"".join(map(pack_frame, some))
+        for packed in (False, True):
+            with pytest.raises(IntegrityError):
+                frames.decode_value(payload, MAX_STATE_BYTES, packed=packed)
+    assert frames.decode_value(pack_frame(whole + b"\1"), MAX_STATE_BYTES) == 1
+    with contextlib.suppress(IntegrityError):
+        frames.decode_value(
+            pack_frame(whole + head * 1000 + ormsgpack.packb(BYTES)), MAX_STATE_BYTES
+        )
+
+
 def test_an_edit_of_a_large_value_costs_the_edit_and_brings_its_words() -> None:
     values = {"doc": {"text": WORDS, "n": 1}, "said": [{"text": WORDS, "by": "user"}]}
     before = frames.compare_states(of_channels(values, 1), None, packed=True)

@@ -15,9 +15,9 @@ from locus_store.values.encoding import (
     decode_canonical,
     encode,
     encode_canonical,
-    join_frames,
     pack_frame,
     require_json_size,
+    unpack_record,
 )
 from locus_store.values.frames.arrays import PackedList as PackedList
 from locus_store.values.frames.diffing import Frame, build_by_entries, diff, is_object
@@ -129,8 +129,8 @@ MOST_CUT: Final = 16
 takes as long as the older one is."""
 
 _KEY: Final = "value"
-_WHOLE: Final = encode_canonical([["=", [], {_KEY: None}]])[:-1]
-"""Begins the frame of a whole value; the value's encoding follows."""
+_VALUE: Final = encode_canonical([("=", (), {_KEY: None})])[:-1]
+"""The frame of a value without the encoding of the value."""
 
 
 def encode_value(value: object, max_bytes: int, *, packed: bool = False) -> bytes:
@@ -149,7 +149,7 @@ def encode_value(value: object, max_bytes: int, *, packed: bool = False) -> byte
     else:
         encoding = encode_exactly(value, _KEY)
     require_json_size(lambda: decode_canonical(encoding), len(encoding), max_bytes)
-    return pack_frame(_WHOLE + encoding)
+    return pack_frame(_VALUE + encoding)
 
 
 def diff_value(
@@ -198,10 +198,10 @@ def decode_value(payload: bytes, max_bytes: int, *, packed: bool = False) -> Jso
     Raises:
         IntegrityError: The payload is not valid, or the value is too large.
     """
-    body = join_frames(payload, max_bytes)
-    if not body.startswith(_WHOLE):
+    bodies = unpack_record(payload, max_bytes)
+    if len(bodies) != 1 or not bodies[0].startswith(_VALUE):
         raise IntegrityError("a stored pending write holds no value")
-    value = decode_sorted(body[len(_WHOLE) :])
+    value = decode_sorted(bodies[0][len(_VALUE) :])
     try:
         return cast("Json", value if packed else convert_to_json(value))
     except RecursionError as exc:
