@@ -169,7 +169,7 @@ class ObjectsProbe:
 
     def damage(self, change: Callable[[bytes], bytes]) -> None:
         def damaged(row: Row) -> None:
-            row._held = True, change(row.to_payload())
+            row.payload = change(row.payload)
 
         self.change_rows(damaged)
 
@@ -179,7 +179,7 @@ class ObjectsProbe:
         if any(wanted in it.facts for it in contents.values()):
             return True
         found = [bundles.parse_bundle(it.describe(), get_payloads(it)) for it in contents.values()]
-        rows = [row.to_payload() for it in found for _, row in it.iterate_rows()]
+        rows = [row.payload for it in found for _, row in it.iterate_rows()]
         opened = [RecordOpener(continues=True).open_joined(it) for it in rows]  # if it is sealed
         bodies = [b"".join(unpack_frames(it, MAX_STATE_BYTES)) for it in opened]
         bodies += [it.write.payload for one in found for _, it in one.writes]

@@ -26,7 +26,6 @@ from locus_store.values.encoding import (
 )
 from locus_store.values.frames import folding
 from locus_store.values.msgpack import as_json, convert_to_json, get_packed
-from locus_store.versions.histories import Row
 
 pytestmark = pytest.mark.anyio
 
@@ -365,7 +364,7 @@ def test_bytes_that_are_no_messagepack_are_kept(data: bytes) -> None:
 @pytest.mark.parametrize(
     "told",
     [
-        *(b"5", b"{}", b"null", b'"="', '"é"'.encode(), b'["msgpack",5]'),
+        *(b"5", b"{}", b"null", b'["msgpack",5]'),
         *(b'["msgpack",["=",[],{"a":{"$m":%b}}]]' % it for it in (b"5", b"[1,2]", b"null")),
         *(b"[" * 300 + b"]" * 300, b'["msgpack",%b1%b]' % (b"[" * 1000, b"]" * 1000)),
         b'["msgpack",["=",[],{"$m":[%b1%b]}]]' % (b'{"a":' * 1000, b"}" * 1000),
@@ -374,7 +373,7 @@ def test_bytes_that_are_no_messagepack_are_kept(data: bytes) -> None:
 )
 def test_operations_that_no_save_wrote_are_damage(told: bytes) -> None:
     with pytest.raises(IntegrityError):
-        frames.fold([Row(None, None, told).to_payload()], MAX_STATE_BYTES)
+        frames.fold([frames.encode_operations(decode(told))], MAX_STATE_BYTES)
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from locus_store import versions
-from locus_store.errors import IntegrityError
 from locus_store.types import FOREVER, ArchivedLine, ArchivedWrite
-from locus_store.values.encoding import UNLIMITED, decode
-from locus_store.values.frames import encode_operations, read_restorable_operations
-from locus_store.values.sealing import is_sealed
 from locus_store.versions import Line, Record
 
 KEY_BITS: Final = 52
@@ -116,7 +111,7 @@ class History:
     ) -> list[tuple[int, bytes]]:
         """Return a chain's (sequence, payload) pairs, ascending; ``upto`` is inclusive."""
         some = [it for it in self.by_chain.get(chain, ()) if after < it <= (upto or it)]
-        return [(it, self.rows[it].to_payload()) for it in some]
+        return [(it, self.rows[it].payload) for it in some]
 
     def iterate_parts(self) -> Iterator[tuple[datetime, Callable[[], Mapping[int, Row]]]]:
         """Yield the versions in parts, which are read when they are called.
@@ -127,7 +122,7 @@ class History:
 
     def measure(self) -> int:
         """Return about how many bytes the versions have, without reading any."""
-        return sum(it.size for it in self.rows.values())
+        return sum(len(it.payload) for it in self.rows.values())
 
     def find_newest_at(self) -> datetime | None:
         """Return the time of the newest version or pending write; ``None`` if there is none."""
@@ -152,7 +147,7 @@ class History:
             floor=self.line.floor,
             last_sequence=self.line.last_sequence,
             records=[
-                versions.archive_record(row.record, row.to_payload(), row.created_at)
+                versions.archive_record(row.record, row.payload, row.created_at)
                 for row in self.rows.values()
             ],
             writes=sorted(writes, key=versions.make_archive_sort_key),
@@ -164,60 +159,12 @@ def generate_line_id() -> int:
     return 1 + secrets.randbelow(2**KEY_BITS)
 
 
+@dataclass(slots=True, eq=False)
 class Row:
-    """A version. Its operations have the form in which they came: JSON, or a payload of frames."""
+    """A version."""
 
-    __slots__ = ("_held", "created_at", "line_changes", "record")
-
-    def __init__(
-        self,
-        record: Record,
-        created_at: datetime,
-        operations: bytes,
-        line_changes: dict[str, Any] | None = None,
-        *,
-        is_framed: bool = False,
-    ) -> None:
-        self.record = record
-        self.created_at = created_at
-        self.line_changes = line_changes or {}
-        """The changes of the line by the save, in the form of an entry of the file."""
-        self._held = is_framed, operations
-        """True if the operations are frames, and their bytes. They are one value, so that other
-        threads see both change together."""
-
-    @property
-    def size(self) -> int:
-        """The bytes of the operations in the form that is held."""
-        return len(self._held[1])
-
-    def to_payload(self) -> bytes:
-        """Return the operations as frames."""
-        is_framed, held = self._held
-        if not is_framed:
-            if held.startswith(b'"'):
-                try:
-                    held = base64.b64decode(held[1:-1], validate=True)
-                except ValueError as exc:
-                    raise IntegrityError("a stored version is sealed in an unknown form") from exc
-            else:
-                held = encode_operations(cast("list[Any]", decode(held)))
-            self._held = True, held
-        return held
-
-    def to_json(self) -> bytes:
-        is_framed, held = self._held
-        return _encode_body(held) if is_framed else held
-
-    def with_parent(self, *, parent: int | None) -> Row:
-        """Return the same version below another parent."""
-        is_framed, held = self._held
-        record = replace(self.record, parent=parent)
-        return Row(record, self.created_at, held, self.line_changes, is_framed=is_framed)
-
-
-def _encode_body(payload: bytes) -> bytes:
-    """Return the operations of a payload as one JSON list on one line; sealed, as a string."""
-    if is_sealed(payload):
-        return b'"%b"' % base64.b64encode(payload)
-    return read_restorable_operations(payload, UNLIMITED)
+    record: Record
+    created_at: datetime
+    payload: bytes
+    line_changes: dict[str, Any] = field(default_factory=dict)
+    """The changes of the line by the save, in the form of an entry of the file."""

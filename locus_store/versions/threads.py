@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from operator import attrgetter
@@ -166,7 +166,7 @@ class Thread:
         """
         match = Match(words)
         rows = history.rows.items()
-        records = ((sequence, row.record.chain, row.to_payload()) for sequence, row in rows)
+        records = ((sequence, row.record.chain, row.payload) for sequence, row in rows)
         for sequence, text in versions.iterate_visible_texts(
             history.line, records, max_state_bytes
         ):
@@ -355,7 +355,7 @@ class ThreadTransaction:
         return self._get_history(line).payloads(chain, upto)
 
     def append(self, line: Line, record: Record, payload: bytes) -> None:
-        history, row = self._get_history(line), Row(record, self.now, payload, is_framed=True)
+        history, row = self._get_history(line), Row(record, self.now, payload)
         history.put(row)
         self.added.append((history, row))
 
@@ -363,12 +363,14 @@ class ThreadTransaction:
         self.adds_only = False
         rows = self._get_history(line).rows
         old = rows[sequence]
-        rows[sequence] = Row(old.record, old.created_at, payload, old.line_changes, is_framed=True)
+        rows[sequence] = Row(old.record, old.created_at, payload, old.line_changes)
 
     def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
         self.adds_only = False
         rows = self._get_history(line).rows
-        rows[sequence] = rows[sequence].with_parent(parent=parent)
+        old = rows[sequence]
+        record = replace(old.record, parent=parent)
+        rows[sequence] = Row(record, old.created_at, old.payload, old.line_changes)
 
     def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
         records = (row.record for row in self._get_history(line).rows.values())
@@ -411,7 +413,7 @@ class ThreadTransaction:
             history.is_settled = False
             for one in old.records:
                 record = versions.make_record(one)
-                history.put(Row(record, one.created_at, one.payload, is_framed=True))
+                history.put(Row(record, one.created_at, one.payload))
             for write in old.writes:
                 history.put_write(write)
             line = history.line
@@ -453,7 +455,7 @@ def rewrite_thread(
         for record in line.records:
             old = history.rows[record.sequence]
             made_of = versions.make_record(record), old.created_at, record.payload
-            history.rows[record.sequence] = Row(*made_of, old.line_changes, is_framed=True)
+            history.rows[record.sequence] = Row(*made_of, old.line_changes)
         for write in line.writes:
             history.put_write(write)
         versions.settle(transaction, history.line)

@@ -76,7 +76,7 @@ class RedisProbe:
         if any(wanted in content for _, content in self.contents()):
             return True
         return any(
-            wanted in b"".join(unpack_frames(row.to_payload(), MAX_STATE_BYTES))
+            wanted in b"".join(unpack_frames(row.payload, MAX_STATE_BYTES))
             for _, thread in self.threads()
             for history in thread.histories.values()
             for row in history.rows.values()

@@ -342,7 +342,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         thread = self._threads.read(thread_id)
         history = thread.find_history(namespace) if thread else None
         rows = history.rows.items() if history else ()
-        found = [(it, row.record.chain, row.to_payload()) for it, row in rows if it <= last]
+        found = [(it, row.record.chain, row.payload) for it, row in rows if it <= last]
         return versions.select_records(found, first, last)
 
     @move_off_loop

@@ -70,7 +70,7 @@ class Bundle:
     @property
     def size(self) -> int:
         """About the bytes that this takes in an object."""
-        payloads = [row.to_payload() for _, row in self.iterate_rows()]
+        payloads = [row.payload for _, row in self.iterate_rows()]
         payloads += [it.write.payload for _, it in self.writes]
         payloads += [it.payload or b"" for it in self.messages]
         texts = sum(len(it.text or "") for it in self.messages)
@@ -126,7 +126,7 @@ def pack(content: ObjectContent) -> bytes:
 def describe_bundle(bundle: Bundle) -> tuple[dict[str, Any], list[bytes]]:
     """Return the facts of a bundle, and its payloads."""
     rows = list(bundle.iterate_rows())
-    payloads = [row.to_payload() for _, row in rows]
+    payloads = [row.payload for _, row in rows]
     payloads += [it.write.payload for _, it in bundle.writes]
     payloads += [it.payload or b"" for it in bundle.messages]
     facts: dict[str, Any] = {
@@ -215,7 +215,7 @@ class _DescribedRow(Row):
 
     def __init__(self, facts: list[Any], payload: bytes) -> None:
         self._facts = facts
-        self._held = True, payload
+        self.payload = payload
         self.line_changes = {}
 
     def __getattr__(self, name: str) -> Any:

@@ -12,6 +12,7 @@ changed, lost, added or moved is found.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -25,7 +26,9 @@ from locus_store.backends.documents.protocol import LAST, Body, Documents, Tag
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import ArchivedMessage, ArchivedWrite
 from locus_store.types.logs import Outbox
-from locus_store.values.encoding import encode
+from locus_store.values.encoding import UNLIMITED
+from locus_store.values.frames import encode_operations, read_restorable_operations
+from locus_store.values.sealing import is_sealed
 from locus_store.versions import Line, Record
 from locus_store.versions.archives import (
     describe_log,
@@ -239,7 +242,21 @@ def _encode_version(history: History, row: Row) -> Entry:
         **{name: value for name in ("metadata", "labels") if (value := getattr(record, name))},
         "digest": record.digest.hex(),
     }
-    return (*_encode_entry("version", values, history), b',"operations":', row.to_json())
+    return (*_encode_entry("version", values, history), b',"operations":', _encode_body(row.payload))
+
+
+def _encode_body(payload: bytes) -> bytes:
+    """Return the operations of a payload as one JSON list on one line; sealed, as a string."""
+    if is_sealed(payload):
+        return b'"%b"' % base64.b64encode(payload)
+    return read_restorable_operations(payload, UNLIMITED)
+
+
+def _parse_body(operations: Any) -> bytes:
+    """Return the payload of what ``_encode_body`` gave, as parsed from JSON."""
+    if isinstance(operations, str):
+        return base64.b64decode(operations, validate=True)
+    return encode_operations(operations)
 
 
 def parse_thread(
@@ -273,7 +290,7 @@ def _parse_document(content: bytes, thread_id: str, where: str) -> tuple[Thread,
             checksum = _apply_line(thread, line, number, checksum)
     except _LineError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError) as exc:
+    except (LookupError, TypeError, ValueError, AttributeError, IntegrityError) as exc:
         raise _LineError(f"it holds what no save writes ({exc!r:.100})") from exc
     if thread.thread_id != thread_id:
         raise _LineError(
@@ -353,7 +370,7 @@ def _read_version(thread: Thread, history: History, entry: dict[str, Any]) -> No
     changes = {name: entry[name] for name in _TOLD if name in entry}
     if "expires_at" in changes:
         changes["expires_at"] = datetime.fromisoformat(changes["expires_at"])
-    row = Row(record, created_at, encode(entry["operations"]), changes)
+    row = Row(record, created_at, _parse_body(entry["operations"]), changes)
     history.put(row)
     _advance(thread, history.line, row)
 

@@ -141,7 +141,7 @@ def make_status(thread: Thread) -> ThreadStatus:
     name = head.record.checkpoint_id if head else ""
     writes = root.get_writes(name).values() if root else ()
     held = turns.get_held(thread.tickets, datetime.now(UTC))
-    payload = head.to_payload() if head else b""
+    payload = head.payload if head else b""
     counts = [info.count for it in thread.logs if (info := logs.find_info(thread, it))]
     badges = {
         "interrupted": any(it.write.channel == INTERRUPT for it in writes),

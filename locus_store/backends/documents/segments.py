@@ -349,7 +349,7 @@ class SegmentedHistory(History):
         met = [it for it in self._list_sealed() if it.has_versions(self.namespace, first, last)]
         rows = [it.rows[self.namespace] for it in self._source.read(met)]
         found = [
-            (sequence, row.to_payload())
+            (sequence, row.payload)
             for some in rows
             for sequence, row in some.items()
             if row.record.chain == chain and first <= sequence <= last

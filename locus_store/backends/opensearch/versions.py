@@ -77,7 +77,7 @@ def make_fields(thread_id: str, version: Derived, *, with_text: bool) -> dict[st
         "created_at": to_microseconds(version.row.created_at),
     }
     try:
-        text = "" if version.namespace else frames.extract_text(version.row.to_payload(), UNLIMITED)
+        text = "" if version.namespace else frames.extract_text(version.row.payload, UNLIMITED)
         made["words"] = " ".join(_limit(_split_words(text)))
         made["text"] = text if with_text and len(text) <= MOST_BYTES else ""
         made |= {"metadata": _limit(make_tokens(record.metadata))}

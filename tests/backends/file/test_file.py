@@ -52,6 +52,7 @@ from locus_store.backends.file.names import decode_name, encode_name
 from locus_store.testing import HOSTILE_IDS
 from locus_store.transfer.verifying import verify
 from locus_store.types import Expected, PendingWrite
+from locus_store.values.frames import encode_operations
 
 if TESTS_RUN:
     from locus.core.messages import Message as LocusMessage
@@ -333,12 +334,37 @@ async def test_damaged_operations_with_a_right_checksum_are_told(backend, direct
     files = file_access.DocumentThreads(FileDocuments(str(directory), 1.0))
     thread = files.read("t")
     row = thread.histories[""].rows[2]
-    row._held = False, row.to_json().replace(b"turn 1", b"turn 7")
+    row.payload = encode_operations([["[", ["said"], 1, 0, ["turn 7"]]])
     (directory / "t.json").write_bytes(file_format.encode_thread(thread)[0].whole())
     with pytest.raises(IntegrityError):
         await FileBackend(directory).load("t")
     found = [it async for it in verify(FileBackend(directory)) if hasattr(it, "what")]
     assert [it.checkpoint_id for it in found] == ["v1"]
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        *('""', '"4QE="', '"4QE"', '"4QE=é"', '"[]"', "5", "{}", "null", "[5]", '[["=",[],{"n":1}]'),
+        *('["msgpack",5]', '["msgpack",["=",[],{"n":{"$m":[{"$":"t","t":"x"}]}}]]'),
+    ],
+)
+async def test_a_version_with_a_right_checksum_that_no_save_wrote_is_damage(
+    backend, directory, monkeypatch, operations
+):
+    """Sealed text that is damaged, cut off or no base64, and what is no list of operations."""
+    await grown(backend, 2)
+    await grown(backend, 2, "other")
+    thread = file_access.DocumentThreads(FileDocuments(str(directory), 1.0)).read("t")
+    path = directory / "t.json"
+    monkeypatch.setattr(file_format, "_encode_body", lambda _: operations.encode())
+    path.write_bytes(file_format.encode_thread(thread)[0].whole())
+    monkeypatch.undo()
+    await FileBackend(directory).load("other")
+    with pytest.raises(IntegrityError):
+        await FileBackend(directory).load("t")
+    problems = [it async for it in verify(FileBackend(directory)) if hasattr(it, "what")]
+    assert {it.thread_id for it in problems} == {"t"}
 
 
 async def test_every_damaged_file_is_found_by_a_check(backend, directory):

@@ -7,10 +7,8 @@ import os
 import re
 import signal
 import socket
-import sys
 import warnings
 from contextlib import contextmanager
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,8 +20,6 @@ from locus_store.backends.file import descriptors
 from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import Checked, verify
 from locus_store.types import PendingWrite
-from locus_store.values.encoding import decode, encode_canonical, pack_frame
-from locus_store.versions import threads as file_threads
 
 if TESTS_RUN:
     from locus.core.messages import Message as LocusMessage
@@ -378,30 +374,3 @@ async def test_children_forked_at_any_moment_of_a_write_keep_no_lock(
         assert len(await backend.get_writes("b", "v2")) == 4
         assert len(children) > 20
     assert not descriptors._open
-
-
-# --- threads
-
-
-@pytest.mark.parametrize("nth", range(5))
-def test_a_version_is_the_same_when_another_thread_reads_it_in_between(nth):
-    """At each line of the method; the other thread is a tracer, which runs there."""
-    body = b'[["=",[],{"n":1}]]'
-    row = file_threads.Row(None, None, body)
-    lines = count()
-    told: list[bytes] = []
-
-    def at_line(frame: Any, event: str, _: Any) -> Any:
-        if frame.f_code is not file_threads.Row.to_payload.__code__:
-            return None
-        if event == "line" and next(lines) == nth:
-            told.append(row.to_payload())
-        return at_line
-
-    before = sys.gettrace()
-    sys.settrace(at_line)
-    try:
-        told.append(row.to_payload())
-    finally:
-        sys.settrace(before)
-    assert set(told) == {pack_frame(encode_canonical(decode(body)))}

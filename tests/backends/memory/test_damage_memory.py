@@ -9,6 +9,7 @@ from storages.memory import MemoryProbe
 
 from locus_store import MemoryBackend
 from locus_store.types import Vacuumed
+from locus_store.values.frames import encode_operations
 
 if TYPE_CHECKING:
     from locus_store.versions.histories import Row
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def spoil(row: Row) -> None:
     """Operations that cannot be done, in a document that is as it was written."""
-    row._held = False, b'[["-",["no such key"]]]'
+    row.payload = encode_operations([["-", ["no such key"]]])
 
 
 @pytest.mark.anyio
