@@ -5,36 +5,36 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from locus_store.backends.documents import format as documents_format
+from locus_store.backends.documents.packed import START, PackedForm
+from locus_store.backends.documents.protocol import Body, DocumentForm
 from locus_store.backends.documents.threads import DocumentThreads
+from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
+from locus_store.versions.threads import ThreadTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from locus_store.backends.documents.protocol import Body, Documents
+    from locus_store.backends.documents.protocol import Documents
     from locus_store.versions.histories import Row
     from locus_store.versions.threads import Thread
-
-OPERATIONS = b',"operations":'
-CHECK_BYTES = len(b',"check":"01234567"}')
 
 
 class DocumentsProbe:
     """Below any documents, by what they hold."""
 
-    def __init__(self, documents: Documents) -> None:
+    def __init__(self, documents: Documents, form: type[DocumentForm] = PackedForm) -> None:
         self._documents = documents
+        self._form = form(documents)
 
     def threads(self) -> list[Thread]:
-        return list(DocumentThreads(self._documents).iterate_live())
+        return list(DocumentThreads(self._documents, form=self._form).iterate_live())
 
     def change_rows(self, change: Callable[[Row], None]) -> None:
         """Change each version, as a program that writes such documents would."""
         for thread in self.threads():
-            for history in thread.histories.values():
-                for row in history.rows.values():
-                    change(row)
-            self._put(thread.thread_id, documents_format.encode_thread(thread)[0])
+            for row in iterate_rows([thread]):
+                change(row)
+            self._put(thread.thread_id, make_body(self._form, thread))
 
     def _put(self, key: str, body: Body) -> None:
         found = self._documents.get(key)
@@ -56,22 +56,49 @@ class DocumentsProbe:
     def damage(self, change: Callable[[bytes], bytes]) -> None:
         """Of the operations as they stand in the document; their checksum is left as it was."""
         for key, content in self.contents():
-            self._put(key, documents_format.Body(0, damaged(content, change)))
+            self._put(key, Body(0, damaged(content, change)))
 
     def holds(self, text: str) -> bool:
-        return any(text.encode() in it for _, it in self.contents())
+        contents = (content for _, content in self.contents())
+        return has_text(text.encode(), contents, self.threads())
 
     def rows(self) -> int:
-        threads = self.threads()
-        histories = [it for thread in threads for it in thread.histories.values()]
-        return len(threads) + len(histories) + sum(len(it.rows) for it in histories)
+        return count_rows(self.threads())
+
+
+def make_body(form: DocumentForm, thread: Thread) -> Body:
+    """The whole document of a thread."""
+    transaction = ThreadTransaction(thread.thread_id, thread, thread.store, MAX_STATE_BYTES)
+    transaction.adds_only = False
+    draft = form.draft(transaction, None)
+    assert draft is not None
+    assert draft.body is not None
+    return draft.body
+
+
+def iterate_rows(threads: Iterable[Thread]) -> Iterator[Row]:
+    for thread in threads:
+        for history in thread.histories.values():
+            yield from history.rows.values()
+
+
+def count_rows(threads: list[Thread]) -> int:
+    histories = sum(len(it.histories) for it in threads)
+    return len(threads) + histories + len(list(iterate_rows(threads)))
+
+
+def has_text(wanted: bytes, contents: Iterable[bytes], threads: Iterable[Thread]) -> bool:
+    """Whether documents, or the frames of their versions, hold a text."""
+    frames = (unpack_frames(row.payload, MAX_STATE_BYTES) for row in iterate_rows(threads))
+    return any(wanted in it for it in contents) or any(wanted in b"".join(it) for it in frames)
 
 
 def damaged(content: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """A document whose operations were changed."""
-    lines = content.split(b"\n")
-    for at, line in enumerate(lines):
-        if OPERATIONS in line:
-            start = line.index(OPERATIONS) + len(OPERATIONS)
-            lines[at] = line[:start] + change(line[start:-CHECK_BYTES]) + line[-CHECK_BYTES:]
-    return b"\n".join(lines)
+    """Packs whose payloads were changed; the checksums are left as they were."""
+    parts, at = [], 0
+    while at < len(content):
+        head, payload, _ = START.unpack_from(content, at)
+        middle = at + START.size + head
+        parts += [content[at:middle], change(content[middle : middle + payload])]
+        at = middle + payload
+    return b"".join(parts)

@@ -14,6 +14,7 @@ from locus_store import NewMessage, memory_checkpointer
 from locus_store.backends.documents import Body, ChangedError, DocumentBackend, Tag
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.file.backend import FileDocuments
+from locus_store.backends.file.format import LinesForm
 from locus_store.backends.memory.backend import MemoryDocuments
 from locus_store.testing.documents import DocumentsContract
 
@@ -29,6 +30,8 @@ class TestMemoryDocuments(DocumentsContract):
 
 
 class TestFileDocuments(DocumentsContract):
+    form = LinesForm
+
     @pytest.fixture
     def reopen(self, tmp_path: Path) -> Any:
         return partial(FileDocuments, str(tmp_path / "threads"), 10.0)

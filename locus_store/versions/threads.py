@@ -420,10 +420,7 @@ class ThreadTransaction:
             line.head, line.floor, line.last_sequence = old.head, old.floor, old.last_sequence
 
     def finish(self) -> None:
-        """Record in each new version how its save changed the line, and keep the turns.
-
-        Without a thread, a placeholder has them until the last one ends.
-        """
+        """Keep the turns; without a thread, a placeholder has them until the last one ends."""
         live = [it for it in self.tickets if it.until > self.now]
         if self.thread is None and live:
             place = self.begin()
@@ -436,9 +433,6 @@ class ThreadTransaction:
                 self.adds_only = self.adds_only and not is_time
         elif (old := self.old) is not None and (old.is_placeholder or old.tickets != self.tickets):
             self.drops = True  # also an expired thread, whose turn has ended
-        for history, row in self.added:
-            if isinstance(row, Row):
-                row.line_changes = _list_line_changes(self, history.line, row.record.sequence)
 
 
 def rewrite_thread(
@@ -468,18 +462,3 @@ def settle(transaction: ThreadTransaction) -> None:
         if not history.is_settled:
             versions.settle(transaction, history.line)
             history.is_settled = True
-
-
-def _list_line_changes(transaction: ThreadTransaction, line: Line, sequence: int) -> dict[str, Any]:
-    """Return how the save of a new version changed the line."""
-    changes: dict[str, Any] = {"floor": line.floor} if line.floor else {}
-    if line.head != sequence:
-        changes["beside_head"] = True
-    else:
-        pairs = ("writer", line.writer), ("run", line.run)
-        changes |= {name: value for name, value in pairs if value is not None}
-    old, thread = transaction.old, transaction.thread
-    expires_at = thread.expires_at if thread else None
-    if expires_at is not None and (old is None or old.expires_at != expires_at):
-        changes["expires_at"] = expires_at
-    return changes

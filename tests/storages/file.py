@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from document_probe import DocumentsProbe, damaged
+from document_probe import DocumentsProbe
 
 from locus_store import FileBackend, FileMessageLog, FileStore, file_checkpointer
 from locus_store.backends.file.backend import FileDocuments
+from locus_store.backends.file.format import LinesForm
 from locus_store.blocking import BlockingCheckpointer
 from storages import Storage
 from storages.blocking import Unblocked
@@ -17,11 +18,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+OPERATIONS = b',"operations":'
+CHECK_BYTES = len(b',"check":"01234567"}')
+
+
 class FilesProbe(DocumentsProbe):
     """Below a directory, by its files."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(FileDocuments(str(directory), 1.0))
+        super().__init__(FileDocuments(str(directory), 1.0), LinesForm)
         self._path = directory
 
     def damage(self, change: Callable[[bytes], bytes]) -> None:
@@ -33,6 +38,16 @@ class FilesProbe(DocumentsProbe):
         contents = [it.read_bytes() for it in self._path.rglob("*") if it.is_file()]
         assert contents
         return any(text.encode() in it for it in contents)
+
+
+def damaged(content: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """A document whose operations were changed."""
+    lines = content.split(b"\n")
+    for at, line in enumerate(lines):
+        if OPERATIONS in line:
+            start = line.index(OPERATIONS) + len(OPERATIONS)
+            lines[at] = line[:start] + change(line[start:-CHECK_BYTES]) + line[-CHECK_BYTES:]
+    return b"\n".join(lines)
 
 
 class Files(Storage):

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import redis
 import redis.asyncio
+from document_probe import count_rows, damaged, has_text, iterate_rows, make_body
 
 from locus_store.backends import RedisStore
-from locus_store.backends.documents.packed import START, PackedForm
+from locus_store.backends.documents.packed import PackedForm
 from locus_store.backends.memory.backend import MemoryDocuments
 from locus_store.backends.redis import RedisBackend, RedisMessageLog, redis_checkpointer
 from locus_store.backends.redis.keys import BUCKETS
 from locus_store.blocking import BlockingCheckpointer, BlockingStore
-from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
-from locus_store.versions.threads import ThreadTransaction
 from storages import Storage
 from storages.blocking import Unblocked, UnblockedStore
 
@@ -57,35 +56,20 @@ class RedisProbe:
 
     def age(self, seconds: float) -> None:
         for key, thread in list(self.threads()):
-            for history in thread.histories.values():
-                for row in history.rows.values():
-                    row.created_at -= timedelta(seconds=seconds)
-            transaction = ThreadTransaction(thread.thread_id, thread, thread.store, MAX_STATE_BYTES)
-            transaction.adds_only = False
-            draft = self._form.draft(transaction, None)
-            assert draft is not None
-            assert draft.body is not None
-            self._replace(key, draft.body.rest)
+            for row in iterate_rows([thread]):
+                row.created_at -= timedelta(seconds=seconds)
+            self._replace(key, make_body(self._form, thread).rest)
 
     def damage(self, change: Callable[[bytes], bytes]) -> None:
         for key, content in list(self.contents()):
-            self._replace(key, _damaged(content, change))
+            self._replace(key, damaged(content, change))
 
     def holds(self, text: str) -> bool:
-        wanted = text.encode()
-        if any(wanted in content for _, content in self.contents()):
-            return True
-        return any(
-            wanted in b"".join(unpack_frames(row.payload, MAX_STATE_BYTES))
-            for _, thread in self.threads()
-            for history in thread.histories.values()
-            for row in history.rows.values()
-        )
+        contents = (content for _, content in self.contents())
+        return has_text(text.encode(), contents, (it for _, it in self.threads()))
 
     def rows(self) -> int:
-        threads = [it for _, it in self.threads()]
-        histories = [it for thread in threads for it in thread.histories.values()]
-        return len(threads) + len(histories) + sum(len(it.rows) for it in histories)
+        return count_rows([it for _, it in self.threads()])
 
     def check(self) -> None:
         """Check the invariants of all keys, whatever a test did."""
@@ -109,17 +93,6 @@ class RedisProbe:
         }
         assert active <= ids
         assert ids or b"@" not in start
-
-
-def _damaged(content: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """A document whose payloads were changed; the checksums are left as they were."""
-    parts, at = [], 0
-    while at < len(content):
-        head, payload, _ = START.unpack_from(content, at)
-        middle = at + START.size + head
-        parts += [content[at:middle], change(content[middle : middle + payload])]
-        at = middle + payload
-    return b"".join(parts)
 
 
 class OnValkey(Storage):

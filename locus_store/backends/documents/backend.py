@@ -10,7 +10,6 @@ from typing import Any
 
 from locus_store import versions
 from locus_store.backend import FullBackend
-from locus_store.backends.documents.format import DocumentForm
 from locus_store.backends.documents.listing import (
     DocumentThreadInfo,
     DocumentTurns,
@@ -18,7 +17,7 @@ from locus_store.backends.documents.listing import (
     claim_and_save,
     list_writes,
 )
-from locus_store.backends.documents.protocol import Documents
+from locus_store.backends.documents.protocol import DocumentForm, Documents
 from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.backends.documents.workers import move_off_loop
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
@@ -62,7 +61,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
 
     Args:
         documents: Where they are stored.
-        form: The form of the documents; ``None``: a whole thread in each.
+        form: The form of the documents; ``None``: packs.
         max_state_bytes: The largest state that is saved or read, as compact JSON.
     """
 

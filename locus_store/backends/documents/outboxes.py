@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from itertools import groupby, islice
 from typing import Final, Protocol
 
-from locus_store.backends.documents.format import Parsed
-from locus_store.backends.documents.protocol import DocumentReads
+from locus_store.backends.documents.protocol import DocumentReads, Parsed
 from locus_store.types.logs import Outbox
 from locus_store.types.messages import LogEdit
 from locus_store.versions import logs

@@ -20,8 +20,7 @@ import orjson
 
 from locus_store.backends.documents import bundles
 from locus_store.backends.documents.bundles import Bundle
-from locus_store.backends.documents.format import DocumentForm, Draft, Parsed
-from locus_store.backends.documents.protocol import Body
+from locus_store.backends.documents.protocol import Body, DocumentForm, Draft, Parsed
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types.logs import Outbox
 from locus_store.versions.histories import History, Row

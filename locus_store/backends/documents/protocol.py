@@ -1,10 +1,10 @@
-"""The storage below the engine: documents that are read whole and written conditionally."""
+"""Below the engine: documents, read whole and written conditionally, and their form."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from locus_store.backends.documents.workers import WriteQueues
 from locus_store.errors import IntegrityError
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.types import Active
+from locus_store.versions.threads import Thread, ThreadTransaction
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -283,3 +284,112 @@ class Documents(Access, Calls, ABC):
 
     def sweep(self) -> None:
         """Remove what killed writers have left beside the documents."""
+
+
+class Parsed(NamedTuple):
+    """A thread as it was parsed from a document."""
+
+    tag: Tag
+    thread: Thread
+    """Shared, and so never changed."""
+
+    end: Any
+    """The form's own facts of the document; its ``size`` is in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A change of one thread's document, before it is written."""
+
+    body: Body | None
+    """``None``: the document is deleted."""
+
+    thread: Thread | None = None
+    end: Any = None
+    dropped: Sequence[str] = ()
+    """Segments that the document names no longer."""
+
+    removed: Sequence[tuple[int, int]] = ()
+    """Lines and sequences of versions whose derived documents are to be removed."""
+
+    sealed: Any = None
+    """Segments to write before the document."""
+
+    token: str = ""
+    began: datetime = LAST
+    """The time before the segments are written, by the storage's clock."""
+
+
+class DocumentForm:
+    """The form of a thread's document."""
+
+    def __init__(self, documents: Documents) -> None:
+        self.documents = documents
+
+    def clear(self) -> None:
+        """Forget what is kept in memory."""
+
+    def limit(self, max_bytes: int) -> None:
+        """Keep at most this many bytes beside the parsed documents."""
+
+    def parse(self, content: bytes, thread_id: str) -> tuple[Thread, Any]:
+        """Return the thread of a document, and the form's facts of it.
+
+        Raises:
+            IntegrityError: It was cut off or changed, or is another thread's, or none of ours.
+            SchemaError: It is of a newer version of this library.
+        """
+        raise NotImplementedError
+
+    def parse_continued(self, base: Parsed, content: bytes) -> tuple[Thread, Any]:
+        """Return the thread of a document that continues a known one by ``content``.
+
+        Called only if ``Found.continues``, which is of a form whose documents end nowhere.
+        """
+        raise NotImplementedError
+
+    def share(self, thread: Thread) -> Thread:
+        """Return a thread from the cache for reading."""
+        return thread
+
+    def compute_active_at(self, document: Parsed, at: datetime | None) -> datetime:
+        """Return the time of a thread's last activity, by which lists are ordered.
+
+        Args:
+            document: The thread.
+            at: The time of its document, by the storage's clock.
+        """
+        return document.thread.active_at
+
+    def draft(self, transaction: ThreadTransaction, old: Parsed | None) -> Draft | None:
+        """Return the document after a transaction; ``None`` if nothing changed."""
+        raise NotImplementedError
+
+    def draft_deletion(self, old: Parsed) -> Draft:
+        """Return the deletion of a document."""
+        return Draft(None)
+
+    def prepare(self, draft: Draft) -> None:
+        """Write what the document will name."""
+
+    def finish(self, thread_id: str, draft: Draft) -> None:
+        """Remove what the written document names no longer.
+
+        Raises:
+            LocusStoreError: Some of it stays.
+        """
+
+    def abandon(self, thread_id: str, draft: Draft) -> None:
+        """Remove what was written for a draft that is stored nowhere."""
+
+    def holds(self, content: bytes, draft: Draft) -> bool:
+        """Return whether a document is the result of a put, or has grown from it."""
+        raise NotImplementedError
+
+    def find_leftovers(self, read: Callable[[str], Parsed | None]) -> set[str]:
+        """Return the places of stored data that no document names."""
+        return set()
+
+    def sweep(self, read: Callable[[str], Parsed | None]) -> None:
+        """Remove what killed writers have left; ``read`` reads a thread, expired or not."""
+        self.documents.sweep()

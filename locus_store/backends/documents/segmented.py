@@ -18,9 +18,15 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from locus_store.backends.documents import bundles, deriving
 from locus_store.backends.documents.bundles import Bundle
-from locus_store.backends.documents.format import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.objects import ObjectDocuments, digest
-from locus_store.backends.documents.protocol import LAST, Body, ChangedError
+from locus_store.backends.documents.protocol import (
+    LAST,
+    Body,
+    ChangedError,
+    DocumentForm,
+    Draft,
+    Parsed,
+)
 from locus_store.backends.documents.segments import (
     GoneError,
     MessageSegment,
@@ -130,7 +136,8 @@ class SegmentedForm(DocumentForm):
         facts = parts.describe()
         if facts["thread_id"] != thread_id:
             raise IntegrityError(f"it is of the thread {facts['thread_id']!r}, not {thread_id!r}")
-        prints, payloads = _split(parts.payloads, sum(it[3] for it in facts["segments"]))
+        size = sum(it[3] for it in facts["segments"])
+        prints, payloads = parts.payloads[:size], parts.payloads[size:]
         head = HeadFacts(
             size=len(content),
             table=tuple(_parse_table(facts["segments"], prints)),
@@ -399,13 +406,9 @@ def _scan(read: Callable[[str], Parsed | None], thread_id: str) -> tuple[str, se
     return thread_id, set(found.end.list_names()) if found else set()
 
 
-def _split(payloads: bytes, size: int) -> tuple[bytes, bytes]:
-    return payloads[:size], payloads[size:]
-
-
 def _parse_table(rows: list[list[Any]], prints: bytes) -> Iterator[Segment]:
     for name, size, spans, length, oldest, newest in rows:
-        ours, prints = _split(prints, length)
+        ours, prints = prints[:length], prints[length:]
         times = datetime.fromisoformat(oldest), datetime.fromisoformat(newest)
         yield Segment(name, size, spans, ours, *times)
 

@@ -13,15 +13,18 @@ from itertools import islice
 from typing import Generic, ParamSpec, TypeAlias, TypeVar
 from uuid import uuid4
 
-from locus_store.backends.documents.format import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.outboxes import deliver, find_outbox
+from locus_store.backends.documents.packed import PackedForm
 from locus_store.backends.documents.protocol import (
     LAST,
     Access,
     ChangedError,
     Dated,
+    DocumentForm,
     DocumentReads,
     Documents,
+    Draft,
+    Parsed,
     ReadTogether,
     StaleTagError,
     Tag,
@@ -65,7 +68,7 @@ class DocumentThreads:
         cache: ThreadCache | None = None,
     ) -> None:
         self.documents = documents
-        self.form = form or DocumentForm(documents)
+        self.form = form or PackedForm(documents)
         self.max_state_bytes = max_state_bytes
         self.tenant = tenant
         self.cache: ThreadCache = cache or Recent(KEPT_BYTES, keeps_last=True)

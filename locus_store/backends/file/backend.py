@@ -14,6 +14,7 @@ from locus_store.backends.documents.protocol import Body, ChangedError, Document
 from locus_store.backends.documents.store import DocumentStore
 from locus_store.backends.file.descriptors import Opened
 from locus_store.backends.file.directory import Directory
+from locus_store.backends.file.format import LinesForm
 from locus_store.backends.file.names import (
     decode_name,
     encode_name,
@@ -151,7 +152,8 @@ class FileBackend(DocumentBackend):
         seconds = given["busy_timeout_seconds"]
         self._directory = FileDocuments(self._where, seconds)
         self.items = FileDocuments(os.path.join(self._where, ITEMS), seconds)
-        super().__init__(self._directory, max_state_bytes=given["max_state_bytes"])
+        form = LinesForm(self._directory)
+        super().__init__(self._directory, form=form, max_state_bytes=given["max_state_bytes"])
 
     def __repr__(self) -> str:
         return f"FileBackend({self._where!r})"

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from locus_store.backends.documents import deriving
 from locus_store.backends.documents.deriving import Changes, Derived
-from locus_store.backends.documents.format import Draft, Parsed
 from locus_store.backends.documents.objects import HEADS, ObjectDocuments, digest
-from locus_store.backends.documents.protocol import Body, Dated, Found, Tag
+from locus_store.backends.documents.protocol import Body, Dated, Draft, Found, Parsed, Tag
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.opensearch import failures
 from locus_store.backends.opensearch.bulk import (

@@ -7,7 +7,6 @@ from typing import Any, Unpack
 from locus_store.backend import SharedByTenants
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.documents.packed import PackedForm
 from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.backends.redis import addresses
 from locus_store.backends.redis.documents import RedisDocuments
@@ -67,8 +66,7 @@ class RedisBackend(DocumentBackend, SharedByTenants):
                 )
         self.connections = addresses.connect(url, **given)
         documents = RedisDocuments(self.connections, prefix, given["tenant"])
-        form = PackedForm(documents)
-        super().__init__(documents, form=form, max_state_bytes=given["max_state_bytes"])
+        super().__init__(documents, max_state_bytes=given["max_state_bytes"])
         self._threads.tenant = given["tenant"]
 
     def __repr__(self) -> str:
@@ -90,7 +88,6 @@ class RedisBackend(DocumentBackend, SharedByTenants):
         self._documents = self._documents.for_tenant(tenant)
         self._threads = DocumentThreads(
             self._documents,
-            form=PackedForm(self._documents),
             max_state_bytes=self.max_state_bytes,
             tenant=tenant,
             cache=self._threads.cache,

@@ -13,16 +13,16 @@ changed, lost, added or moved is found.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 from zlib import crc32
 
 import orjson
 
 from locus_store.backends.documents.bundles import parse_time
-from locus_store.backends.documents.protocol import LAST, Body, Documents, Tag
+from locus_store.backends.documents.protocol import Body, DocumentForm, Draft, Parsed
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import ArchivedMessage, ArchivedWrite
 from locus_store.types.logs import Outbox
@@ -110,14 +110,6 @@ def encode_tail(transaction: ThreadTransaction, end: End) -> tuple[Body, End]:
     if after.entries == end.entries:
         return Body(end.kept_bytes, b""), end
     return Body(end.kept_bytes, rest), after
-
-
-def holds(content: bytes, body: Body) -> bool:
-    """Return whether a document is the result of a put of ``body``, or has grown from it.
-
-    Entries tell puts apart: they have ids, microseconds, and a checksum of the entry above.
-    """
-    return content.startswith(body.rest.removesuffix(_END), body.kept_bytes)
 
 
 def _continue_document(
@@ -242,7 +234,8 @@ def _encode_version(history: History, row: Row) -> Entry:
         **{name: value for name in ("metadata", "labels") if (value := getattr(record, name))},
         "digest": record.digest.hex(),
     }
-    return (*_encode_entry("version", values, history), b',"operations":', _encode_body(row.payload))
+    operations = b',"operations":', _encode_body(row.payload)
+    return _encode_entry("version", values, history) + operations
 
 
 def _encode_body(payload: bytes) -> bytes:
@@ -257,27 +250,6 @@ def _parse_body(operations: Any) -> bytes:
     if isinstance(operations, str):
         return base64.b64decode(operations, validate=True)
     return encode_operations(operations)
-
-
-def parse_thread(
-    content: bytes, thread_id: str, where: str, remedy: str = Documents.remedy
-) -> tuple[Thread, End]:
-    """Return the thread of a document, and the document's end.
-
-    Args:
-        content: The document's content.
-        thread_id: The thread that it should hold.
-        where: The document's place, for messages.
-        remedy: The instruction for a damaged document.
-
-    Raises:
-        IntegrityError: It was cut off or changed, or is another thread's, or none of ours.
-        SchemaError: It is of a newer version of this library.
-    """
-    try:
-        return _parse_document(content, thread_id, where)
-    except _LineError as exc:
-        raise IntegrityError(f"{where} is damaged or was edited: {exc}. {remedy}") from exc
 
 
 def _parse_document(content: bytes, thread_id: str, where: str) -> tuple[Thread, End]:
@@ -386,121 +358,51 @@ def _advance(thread: Thread, line: Line, row: Row) -> None:
         line.writer, line.run = changes.get("writer"), changes.get("run")
 
 
+def _list_line_changes(transaction: ThreadTransaction, line: Line, row: Row) -> dict[str, Any]:
+    """Return how the save of a new version changed the line."""
+    changes: dict[str, Any] = {"floor": line.floor} if line.floor else {}
+    if line.head != row.record.sequence:
+        changes["beside_head"] = True
+    else:
+        pairs = ("writer", line.writer), ("run", line.run)
+        changes |= {name: value for name, value in pairs if value is not None}
+    old, thread = transaction.old, transaction.thread
+    expires_at = thread.expires_at if thread else None
+    if expires_at is not None and (old is None or old.expires_at != expires_at):
+        changes["expires_at"] = expires_at
+    return changes
+
+
 _TOLD: Final[tuple[str, ...]] = ("floor", "beside_head", "writer", "run", "expires_at")
 """The fields of a version's entry that record how its save changed the line and the thread."""
 
 
-class Parsed(NamedTuple):
-    """A thread as it was parsed from a document."""
+class LinesForm(DocumentForm):
+    """A whole thread in one JSON object, to which a save adds lines."""
 
-    tag: Tag
-    thread: Thread
-    """Shared, and so never changed."""
-
-    end: Any
-    """The form's own facts of the document; its ``size`` is in bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A change of one thread's document, before it is written."""
-
-    body: Body | None
-    """``None``: the document is deleted."""
-
-    thread: Thread | None = None
-    end: Any = None
-    dropped: Sequence[str] = ()
-    """Segments that the document names no longer."""
-
-    removed: Sequence[tuple[int, int]] = ()
-    """Lines and sequences of versions whose derived documents are to be removed."""
-
-    sealed: Any = None
-    """Segments to write before the document."""
-
-    token: str = ""
-    began: datetime = LAST
-    """The time before the segments are written, by the storage's clock."""
-
-
-class DocumentForm:
-    """A whole thread in one document, to which a save adds."""
-
-    def __init__(self, documents: Documents) -> None:
-        self.documents = documents
-
-    def clear(self) -> None:
-        """Forget what is kept in memory."""
-
-    def limit(self, max_bytes: int) -> None:
-        """Keep at most this many bytes beside the parsed documents."""
-
-    def parse(self, content: bytes, thread_id: str) -> tuple[Thread, Any]:
-        """Return the thread of a document, and the form's facts of it.
-
-        Raises:
-            IntegrityError: It was cut off or changed, or is another thread's, or none of ours.
-            SchemaError: It is of a newer version of this library.
-        """
+    def parse(self, content: bytes, thread_id: str) -> tuple[Thread, End]:
         where = self.documents.locate(thread_id)
-        return parse_thread(content, thread_id, where, self.documents.remedy)
-
-    def parse_continued(self, base: Parsed, content: bytes) -> tuple[Thread, Any]:
-        """Return the thread of a document that continues a known one by ``content``.
-
-        Called only if ``Found.continues``, which is of a form whose documents end nowhere.
-        """
-        raise NotImplementedError
-
-    def share(self, thread: Thread) -> Thread:
-        """Return a thread from the cache for reading."""
-        return thread
-
-    def compute_active_at(self, document: Parsed, at: datetime | None) -> datetime:
-        """Return the time of a thread's last activity, by which lists are ordered.
-
-        Args:
-            document: The thread.
-            at: The time of its document, by the storage's clock.
-        """
-        return document.thread.active_at
+        try:
+            return _parse_document(content, thread_id, where)
+        except _LineError as exc:
+            reason = f"{where} is damaged or was edited: {exc}"
+            raise IntegrityError(f"{reason}. {self.documents.remedy}") from exc
 
     def draft(self, transaction: ThreadTransaction, old: Parsed | None) -> Draft | None:
-        """Return the document after a transaction; ``None`` if nothing changed."""
         thread = transaction.thread
         assert thread is not None  # noqa: S101  (the caller deletes it else)
+        for history, row in transaction.added:
+            if isinstance(row, Row):
+                row.line_changes = _list_line_changes(transaction, history.line, row)
         if old is not None and transaction.adds_only:
             body, end = encode_tail(transaction, old.end)
         else:
             body, end = encode_thread(thread)
         return Draft(body, thread, end) if body.rest else None
 
-    def draft_deletion(self, old: Parsed) -> Draft:
-        """Return the deletion of a document."""
-        return Draft(None)
-
-    def prepare(self, draft: Draft) -> None:
-        """Write what the document will name."""
-
-    def finish(self, thread_id: str, draft: Draft) -> None:
-        """Remove what the written document names no longer.
-
-        Raises:
-            LocusStoreError: Some of it stays.
-        """
-
-    def abandon(self, thread_id: str, draft: Draft) -> None:
-        """Remove what was written for a draft that is stored nowhere."""
-
     def holds(self, content: bytes, draft: Draft) -> bool:
-        """Return whether a document is the result of a put, or has grown from it."""
-        return draft.body is not None and holds(content, draft.body)
-
-    def find_leftovers(self, read: Callable[[str], Parsed | None]) -> set[str]:
-        """Return the places of stored data that no document names."""
-        return set()
-
-    def sweep(self, read: Callable[[str], Parsed | None]) -> None:
-        """Remove what killed writers have left; ``read`` reads a thread, expired or not."""
-        self.documents.sweep()
+        # Entries tell puts apart: they have ids, microseconds, and a checksum of the entry above.
+        body = draft.body
+        return body is not None and content.startswith(
+            body.rest.removesuffix(_END), body.kept_bytes
+        )
