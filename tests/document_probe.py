@@ -9,6 +9,7 @@ from locus_store.backends.documents.packed import START, PackedForm
 from locus_store.backends.documents.protocol import Body, DocumentForm
 from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
+from locus_store.values.sealing import is_sealed
 from locus_store.versions.threads import ThreadTransaction
 
 if TYPE_CHECKING:
@@ -88,9 +89,10 @@ def count_rows(threads: list[Thread]) -> int:
 
 
 def has_text(wanted: bytes, contents: Iterable[bytes], threads: Iterable[Thread]) -> bool:
-    """Whether documents, or the frames of their versions, hold a text."""
-    frames = (unpack_frames(row.payload, MAX_STATE_BYTES) for row in iterate_rows(threads))
-    return any(wanted in it for it in contents) or any(wanted in b"".join(it) for it in frames)
+    """Whether documents, or the frames of their versions that are not sealed, hold a text."""
+    payloads = (it.payload for it in iterate_rows(threads) if not is_sealed(it.payload))
+    frames = (b"".join(unpack_frames(it, MAX_STATE_BYTES)) for it in payloads)
+    return any(wanted in it for it in (*contents, *frames))
 
 
 def damaged(content: bytes, change: Callable[[bytes], bytes]) -> bytes:

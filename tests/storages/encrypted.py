@@ -164,15 +164,6 @@ class OnValkey(Each, redis.OnValkey):
     def build(self, construct: Any, kind: Any, **options: Any) -> Any:
         return construct(kind, self.url, **options)
 
-    def probe(self) -> redis.RedisProbe:
-        self._probe = self._probe or ValkeyProbe(self.url)
-        return self._probe
-
-
-class ValkeyProbe(redis.RedisProbe):
-    def holds(self, text: str) -> bool:
-        return any(text.encode() in content for _, content in self.contents())
-
 
 class _OfObjects(Each):
     """Heads and segments, whose backends are closed behind a test."""
