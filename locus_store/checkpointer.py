@@ -25,7 +25,7 @@ from locus_store.backend import (
 )
 from locus_store.effects import RunsEffects
 from locus_store.errors import UnsupportedError
-from locus_store.runtime.background import Saving, wait_for_saves
+from locus_store.runtime.background import note_save, wait_for_saves
 from locus_store.runtime.notebooks import Table
 from locus_store.runtime.observe import note, observe
 from locus_store.runtime.stepping import needs_no_loop
@@ -430,7 +430,7 @@ class StorageBackendAdapter(BackendFacade[B_co], BaseCheckpointer[S], Generic[S,
         run = make_thread_key(run_id) if isinstance(run_id, str) else None
         origin = self._find_origin(thread_id, carried, run)
         writer = origin.load_id if origin else None
-        with Saving(self.backend, thread_id):
+        with note_save(self.backend, thread_id):
             written = await self.backend.write_state(
                 thread_id,
                 data,

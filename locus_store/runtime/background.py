@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -93,24 +93,22 @@ PATIENCE_SECONDS: Final = 5.0
 _saves: Final[PerLoop[dict[Place, set[asyncio.Future[None]]]]] = PerLoop(dict)
 
 
-class Saving:
-    """A block that saves a thread, or a part of one."""
+def note_save(backend: Any, name: str) -> AbstractContextManager[None]:
+    """Return a context in which a thread, or a part of one, is saved."""
+    return nullcontext() if may_block() else _Saving(_saves.get(), make_place(backend, name))
 
-    __slots__ = ("_all", "_backend", "_ended", "_key", "_name")
 
-    def __init__(self, backend: Any, name: str) -> None:
-        self._backend, self._name = backend, name
+class _Saving:
+    __slots__ = ("_all", "_ended", "_key")
+
+    def __init__(self, saves: dict[Place, set[asyncio.Future[None]]], key: Place) -> None:
+        self._all, self._key = saves, key
 
     def __enter__(self) -> None:
-        if may_block():
-            return
-        self._all, self._key = _saves.get(), make_place(self._backend, self._name)
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._all.setdefault(self._key, set()).add(self._ended)
 
     def __exit__(self, *_: object) -> None:
-        if may_block():
-            return
         if not self._ended.done():  # else the loop has ended
             self._ended.set_result(None)
         of_thread = self._all[self._key]

@@ -71,25 +71,25 @@ async def run_in_thread(work: Callable[[], T], *, pool: Executor | None = None) 
 
 async def run_to_end(work: Awaitable[T]) -> T:
     """Have the thread of a sync call run a coroutine as one piece of work."""
-    return cast("T", await _ask_caller(_Asking(partial(_run_to_end, work))))
+    return cast("T", await _ask_caller(_Asking(_run_to_end, work)))
 
 
 async def run_users(work: Callable[[], T]) -> T:
     """Run a function of the user's: as ``run_in_thread``, but ``Ctrl-C`` interrupts a sync call."""
     if may_block():
-        return cast("T", await _ask_caller(_Asking(partial(_run_interruptible, work))))
+        return cast("T", await _ask_caller(_Asking(_run_interruptible, work)))
     return await run_in_thread(work)
 
 
 async def wait_for_end(what: Future[Any] | ThreadCall[Any], seconds: float | None = None) -> None:
     """Wait until something is done, at most so long; a cancelled caller leaves it alone."""
     if isinstance(what, ThreadCall):
-        await _ask_caller(_Asking(partial(_wait_for_lock, what.over, seconds)))
+        await _ask_caller(_Asking(_wait_for_lock, what.over, seconds))
     elif may_block():
         over = threading.Lock()
         over.acquire()
         what.add_done_callback(lambda _: over.release())
-        await _ask_caller(_Asking(partial(_wait_for_lock, over, seconds)))
+        await _ask_caller(_Asking(_wait_for_lock, over, seconds))
     else:
         await asyncio.wait([asyncio.wrap_future(what)], timeout=seconds)
 
@@ -157,7 +157,9 @@ class ThreadCall(Generic[T]):
         """``begun``: True if the thread began the call, False if it was cancelled first."""
 
         self._is_done = False
-        self._end_request = _EndRequest(asyncio.CancelledError)
+        self._end_request = _EndRequest()
+        self._end_request.error = asyncio.CancelledError
+        self._end_request.stops_loop = not may_block()
         self._result: T | None = None
         self._error: BaseException | None = None
 
@@ -213,15 +215,12 @@ class _EndRequest:
     It is the handler of ``SIGINT`` while the main thread runs a call.
     """
 
-    __slots__ = ("error", "is_made", "is_waiting", "pid", "stops_loop")
+    error: type[BaseException] = KeyboardInterrupt
+    is_made = is_waiting = False
+    stops_loop = False
+    """True if the caller's thread has a running event loop."""
 
-    def __init__(self, error: type[BaseException] = KeyboardInterrupt) -> None:
-        self.error = error
-        self.is_made = self.is_waiting = False
-        self.stops_loop = not may_block()
-        """True if the caller's thread has a running event loop."""
-
-        self.pid = os.getpid()
+    pid = 0
 
     def __call__(self, *_: object) -> None:
         if self.is_waiting or self.pid != os.getpid():  # in a forked child, the call is not here
@@ -235,18 +234,13 @@ class _EndRequest:
             raise self.error
 
 
-class _Asking:
-    """A piece of work that takes the request to end its call."""
-
-    __slots__ = ("work",)
-
-    def __init__(self, work: Callable[[_EndRequest], Any]) -> None:
-        self.work = work
+class _Asking(partial[Any]):
+    """A piece of work that takes the request to end its call, too."""
 
 
 def _run_to_end(work: Awaitable[T], request: _EndRequest) -> T:
-    own = _EndRequest(request.error)
-    own.stops_loop = request.stops_loop
+    own = _EndRequest()
+    own.error, own.stops_loop = request.error, request.stops_loop
     return _step(lambda: work, own)
 
 
@@ -294,23 +288,24 @@ def make_deadlock_error(owner: str) -> RuntimeError:
 
 def _step(make: Make[T], request: _EndRequest) -> T:
     work = make().__await__()
-    answer = error = None
+    resume, given = work.send, None
     try:
         while True:
-            asked = work.send(answer) if error is None else work.throw(error)
-            answer = error = None
+            asked = resume(given)
             try:
-                if isinstance(asked, _Asking):
-                    answer = asked.work(request)
+                if type(asked) is _Asking:
+                    given = asked(request)
                 else:
-                    request.raise_if_made()
-                    answer = asked() if asked is not None else None
+                    if request.is_made:
+                        request.raise_if_made()
+                    given = asked and asked()
+                resume = work.send
             except BaseException as exc:  # noqa: BLE001  (raised in the coroutine)
-                error = exc
+                resume, given = work.throw, exc
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]  # the coroutine's result
     finally:
-        del answer, error  # its traceback has this frame
+        del given  # an error's traceback has this frame
 
 
 def _run_here(make: Make[T], request: _EndRequest) -> T:
@@ -318,6 +313,7 @@ def _run_here(make: Make[T], request: _EndRequest) -> T:
     if outer is None:
         return copy_context().run(_step, make, request)
     asyncio._set_running_loop(None)  # noqa: SLF001
+    request.stops_loop = True
     try:
         return copy_context().run(_step, make, request)
     finally:
@@ -327,6 +323,7 @@ def _run_here(make: Make[T], request: _EndRequest) -> T:
 def _run_undisturbed(make: Make[T]) -> T:
     """Run a call in the main thread; raise ``KeyboardInterrupt`` between two pieces of work."""
     request = _EndRequest()
+    request.pid = os.getpid()
     try:
         set_signal(signal.SIGINT, request)
         return _run_here(make, request)

@@ -98,10 +98,17 @@ def check_tenant(tenant: object) -> None:
 def check_names(thread_id: object, namespace: object, *checkpoint_ids: object) -> None:
     """Refuse invalid names of a line or version; a checkpoint id may be ``None``."""
     check_text("thread_id", thread_id)
-    check_text("namespace", namespace, minimum=0)
+    if namespace != "":
+        check_text("namespace", namespace, minimum=0)
     for checkpoint_id in checkpoint_ids:
         if checkpoint_id is not None:
             check_text("checkpoint_id", checkpoint_id)
+
+
+def check_task(task_id: object, task_path: object) -> None:
+    """Refuse an invalid name or path of a task."""
+    check_text("task_id", task_id)
+    check_text("task_path", task_path, minimum=0, maximum=MAX_PATH_CHARACTERS)
 
 
 def check_writes(writes: Sequence[PendingWrite]) -> None:
@@ -111,10 +118,9 @@ def check_writes(writes: Sequence[PendingWrite]) -> None:
         InvalidArgumentError: A name that is none, a place beyond 31 bits, or no bytes.
     """
     for write in writes:
-        check_text("task_id", write.task_id)
+        check_task(write.task_id, write.task_path)
         check_text("channel", write.channel)
         check_text("type", write.type, minimum=0)
-        check_text("task_path", write.task_path, minimum=0, maximum=MAX_PATH_CHARACTERS)
         if type(write.idx) is not int or not -MAX_COUNT <= write.idx <= MAX_COUNT:
             raise InvalidArgumentError(f"idx must be a whole number of 31 bits, not {write.idx!r}")
         if not isinstance(write.payload, bytes):
@@ -225,17 +231,10 @@ def check_list(name: str, values: object) -> list[Any]:
     return list(values)
 
 
-def check_mapping(name: str, value: Any, *fields: str) -> Mapping[str, Any]:
-    """Return an argument that is a mapping, as each of these fields of it is.
-
-    Raises:
-        InvalidArgumentError: It is none, or a field is not there.
-    """
+def check_mapping(name: str, value: Any) -> Mapping[str, Any]:
+    """Return an argument that is a mapping; refuse any other."""
     if type(value) is not dict and not isinstance(value, Mapping):
         raise InvalidArgumentError(f"{name} must be a dict, not {type(value).__name__}")
-    for field in fields:
-        if type(found := value.get(field)) is not dict:
-            check_mapping(f"{name}[{field!r}]", found)
     return value
 
 

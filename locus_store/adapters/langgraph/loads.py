@@ -15,19 +15,15 @@ from langchain_core.runnables import RunnableConfig
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.runtime.forks import make_lock
 from locus_store.runtime.stepping import wait_for_end
+from locus_store.saver import SPECIAL_CHANNELS
 from locus_store.types import Expected, Mark
 from locus_store.types.arguments import check_list, check_mapping, check_text
 
 Key: TypeAlias = tuple[str, int]
 
-_RUNTIME: Final = "__pregel_runtime"
-"""A key in the config of a ``put`` by a running graph."""
-
-_REPLAY: Final = "__pregel_replay_state"
-"""A key in the config of a subgraph that is replayed."""
-
-_FORKS: Final = frozenset({"fork", "update"})
-"""``source`` of a checkpoint that may be made from any other one."""
+_RUNTIME: Final = "__pregel_runtime"  # in the config of a `put` by a running graph
+_REPLAY: Final = "__pregel_replay_state"  # in the config of a subgraph that is replayed
+_FORKS: Final = frozenset({"fork", "update"})  # `source` of one that may be made from any other
 
 
 @dataclass(slots=True)
@@ -108,9 +104,13 @@ def parse_config(config: RunnableConfig) -> tuple[str, str, str | None]:
     Raises:
         InvalidArgumentError: It names no thread, or is not a config.
     """
-    checkpoint_id, configurable = get_checkpoint_id(config), config.get("configurable") or {}
-    thread_id = format_thread_id(configurable.get("thread_id"))
-    return thread_id, configurable.get("checkpoint_ns") or "", checkpoint_id
+    try:
+        found = config.get("configurable") or {}
+        name = check_text("checkpoint_id", found.get("checkpoint_id") or None, optional=True)
+        return format_thread_id(found.get("thread_id")), found.get("checkpoint_ns") or "", name
+    except AttributeError:
+        get_checkpoint_id(config)  # raises an error that says what is wrong
+        raise
 
 
 def format_thread_id(value: object) -> str:
@@ -136,11 +136,16 @@ def get_checkpoint_id(config: RunnableConfig) -> str | None:
 
 
 def check_pairs(writes: object) -> list[tuple[str, Any]]:
-    """Return a task's writes; refuse those that are not pairs of a channel and a value."""
+    """Return a task's writes, with the text of an error that ended it, as LangGraph's savers."""
     try:
-        return [(check_text("channel", name), it) for name, it in check_list("writes", writes)]
+        pairs = [*map(tuple, check_list("writes", writes))]
+        special = dict(pairs).keys() & SPECIAL_CHANNELS
     except (TypeError, ValueError) as exc:
         raise InvalidArgumentError(f"writes must be pairs of a channel and a value: {exc}") from exc
+    for at, (name, value) in enumerate(pairs if special else ()):
+        if name in special and isinstance(value, BaseException):
+            pairs[at] = name, repr(value)
+    return pairs
 
 
 def make_parent_arguments(

@@ -34,11 +34,11 @@ from locus_store.adapters.langgraph.loads import (
     parse_config,
 )
 from locus_store.adapters.langgraph.serializer import ExactSerializer, make_exact
-from locus_store.adapters.langgraph.values import ChannelValues, report_value
+from locus_store.adapters.langgraph.values import ChannelValues
 from locus_store.backend import FullBackend, StorageBackend, needs
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
-from locus_store.runtime.background import Saving, wait_for_saves
+from locus_store.runtime.background import note_save, wait_for_saves
 from locus_store.runtime.portals import Portals, SyncLife, make_sync_wrapper
 from locus_store.runtime.recent import Recent
 from locus_store.saver import (
@@ -243,29 +243,35 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         """
         thread_id, checkpoint_ns, parent = parse_config(config)
         line = thread_id, make_line_name(checkpoint_ns)
-        check_mapping("config['metadata']", config.get("metadata") or {})
-        check_mapping("metadata", metadata)
         check_mapping("new_versions", new_versions)
-        check_mapping("checkpoint", checkpoint, "channel_versions", "channel_values")
-        versions, values = checkpoint["channel_versions"], self._values
-        unchanged = values.find_unchanged(line, parent, versions, new_versions)
-        fields: Mapping[str, Any] = get_serializable_checkpoint_metadata(config, metadata)
+        get: Any = check_mapping("checkpoint", checkpoint).get
+        versions = check_mapping("checkpoint['channel_versions']", get("channel_versions"))
+        channels = check_mapping("checkpoint['channel_values']", get("channel_values"))
+        checkpoint_id, values = check_text("checkpoint['id']", get("id")), self._values
+        unchanged = values.find_unchanged(line, parent, checkpoint, new_versions)
+        try:
+            fields: Mapping[str, Any] = get_serializable_checkpoint_metadata(config, metadata)
+        except AttributeError:
+            check_mapping("config['metadata']", config.get("metadata") or {})
+            check_mapping("metadata", metadata)
+            raise
         counters = fields.get(_COUNTERS) or {}
-        rebuilt = [it for it in counters if it in versions.keys() - checkpoint["channel_values"]]
+        keep = self.saver.keep_last  # and all that this version is rebuilt from
+        rebuilt = [it for it in counters if it in versions and it not in channels]
         save: dict[str, Any] = {
             "thread_id": thread_id,
-            "checkpoint_id": check_text("checkpoint['id']", checkpoint.get("id")),
+            "checkpoint_id": checkpoint_id,
             "checkpoint_ns": checkpoint_ns,
             "checkpoint_data": values.make_state(checkpoint, line, unchanged),
             "metadata": values.convert_metadata(fields),
             "packed": True,
             "rebuilt": rebuilt,
-            "keep_last": self._count_kept(counters[it] for it in rebuilt) if rebuilt else None,
+            "keep_last": keep and max(keep, 1, *(counters[it][1] + 2 for it in rebuilt)),
             "ttl_seconds": config["configurable"].get("ttl_seconds"),
         }
-        where = thread_id, checkpoint_ns, save["checkpoint_id"]
-        saving = self.saver.saving(*where) if checkpoint_ns else nullcontext()  # not repeated
-        with Saving(self.saver.backend, f"{thread_id}\0{checkpoint_ns}"), saving:
+        where = thread_id, checkpoint_ns, checkpoint_id
+        puts = self.saver.saving(*where) if checkpoint_ns else nullcontext()  # not repeated
+        with note_save(self.saver.backend, f"{thread_id}\0{checkpoint_ns}"), puts:
             try:
                 given = self._given.find(parent)
                 name = await self.saver.put(
@@ -281,11 +287,6 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         return {"configurable": place}
 
     put = make_sync_wrapper(aput)
-
-    def _count_kept(self, counters: Iterable[Sequence[int]]) -> int | None:
-        """Return the number of versions to keep, including those that this one is rebuilt from."""
-        keep = self.saver.keep_last
-        return keep and max(keep, *(steps + 2 for _, steps in counters), 1)
 
     async def _is_of_same_step(
         self, exc: ConflictError, thread_id: str, checkpoint_ns: str, metadata: Mapping[str, Any]
@@ -318,12 +319,10 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             SerializationError: A value cannot be kept exactly, or would not be made again.
         """
         thread_id, checkpoint_ns, checkpoint_id = parse_config(config)
-        check_text("the checkpoint_id in a config of writes", checkpoint_id)
-        check_text("task_id", task_id)
-        writes = check_pairs(writes)
-        given, store = self._given.find(checkpoint_id), self._values.store
-        load = given.load if given else None
-        keys = {(task_id, SPECIAL_CHANNELS.get(it, at)) for at, (it, _) in enumerate(writes)}
+        if checkpoint_id is None:
+            check_text("the checkpoint_id in a config of writes", checkpoint_id)
+        load = getattr(self._given.find(checkpoint_id), "load", None)
+        pairs = self._values.store_channels(check_pairs(writes))
         save: dict[str, Any] = {
             "thread_id": thread_id,
             "checkpoint_id": checkpoint_id,
@@ -332,15 +331,14 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             "task_path": task_path,
             "packed": True,
             "ttl_seconds": config["configurable"].get("ttl_seconds"),
-            "writes": [
-                (name, store(report_value(name, value), f"channel {name!r}"))
-                for name, value in writes
-            ],
+            "writes": pairs,
         }
-        with Saving(self.saver.backend, f"{thread_id}\0{checkpoint_ns}"):
+        with note_save(self.saver.backend, f"{thread_id}\0{checkpoint_ns}"):
             if load is None or checkpoint_ns:
                 await self.saver.put_writes(**save)
                 return
+            check_text("task_id", task_id)
+            keys = {(task_id, SPECIAL_CHANNELS.get(it, at)) for at, (it, _) in enumerate(pairs)}
             async with load.admit_writes(keys) as seen:
                 await self.saver.put_writes(**save, seen=seen)
 

@@ -64,9 +64,9 @@ def store_elements(
 def is_plain(value: Any) -> bool:
     """Return whether a value is a scalar that represents itself."""
     kind = type(value)
-    if (kind is str and value.isascii()) or (kind is int and MIN_INT <= value <= MAX_INT):
+    if (kind is int and MIN_INT <= value <= MAX_INT) or (kind is str and value.isascii()):
         return True
-    return value is None or kind is bool or (kind in _SCALARS and are_plain([value]))
+    return value is None or (kind in _SCALARS and are_plain([value]))
 
 
 def are_plain(items: list[Any]) -> bool:
@@ -74,12 +74,14 @@ def are_plain(items: list[Any]) -> bool:
     kinds = set(map(type, items))
     if not kinds <= _SCALARS:
         return False
-    texts = items if kinds == _TEXT else [it for it in items if type(it) is str]
-    numbers = [it for it in items if type(it) is not str and it is not None]
+    texts = items if kinds <= _TEXT else [it for it in items if type(it) is str]
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
         return False
+    if texts is items:
+        return True
+    numbers = [it for it in items if type(it) is not str and it is not None]
     return all(map(math.isfinite, numbers)) and (
         not numbers or MIN_INT <= min(numbers) <= max(numbers) <= MAX_INT
     )

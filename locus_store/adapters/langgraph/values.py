@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -15,9 +16,9 @@ from locus_store.adapters.langgraph import typed_values
 from locus_store.adapters.langgraph.channel_lists import ChannelLists, Place
 from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message, make_copier
 from locus_store.adapters.langgraph.serializer import ExactSerializer
+from locus_store.adapters.langgraph.typed_values import is_plain
 from locus_store.errors import SerializationError
 from locus_store.runtime.recent import Recent
-from locus_store.saver import SPECIAL_CHANNELS
 from locus_store.types import Version
 from locus_store.values.encoding import (
     MAX_INT,
@@ -41,16 +42,15 @@ from locus_store.versions import CHANNELS
 from locus_store.versions.caches import make_kind_error
 
 _VERSIONS: Final = "channel_versions"
+_SEEN: Final = "versions_seen"
 _LIST_DEPTH: Final = 3
 """Keys and indices on the way to an element of a channel's list."""
 
 _CHANNEL_BYTES: Final = 200
 """About the memory of a channel, without what its list or text takes elsewhere."""
 
-_JOIN: Final = "join:"
-"""Begins a channel whose set LangGraph changes in place, even while it is put: of a join."""
-
-_NONE: Final[Mapping[str, Any]] = {}
+_JOIN: Final = re.compile("join:")
+"""Matches a channel whose set LangGraph changes in place, even while it is put: of a join."""
 
 
 class ChannelValues:
@@ -70,46 +70,49 @@ class ChannelValues:
         self._is_langgraphs = type(serde) in {JsonPlusSerializer, ExactSerializer}
         """True if the result depends on the value alone, and plain values stay plain."""
 
-    def store(self, value: Any, what: str, place: Place | None = None) -> Any:
-        """Return a value in its stored form.
+    def store_channels(
+        self,
+        channels: Iterable[tuple[str, Any]],
+        line: tuple[str, str] | None = None,
+        kind: str = "channel ",
+    ) -> list[tuple[str, Any]]:
+        """Return channels with their values in the stored form.
 
         Args:
-            value: Any.
-            what: The value's name, for messages.
-            place: The channel that it is the value of, where it is of a checkpoint.
+            channels: Pairs of a name and a value.
+            line: The thread and line of the checkpoint that has these values.
+            kind: What they are, for messages.
 
         Raises:
-            SerializationError: The serializer cannot; names ``what``.
+            SerializationError: The serializer cannot; names the channel.
         """
-        if self._is_langgraphs and typed_values.is_plain(value):
-            return value
+        found, name = [], ""
         try:
-            if type(value) is list:
-                taken = self._store_list(value, place)
-                if taken is not None:
-                    return taken
-            kind, data = self._dump(value)
-            return data if kind == MSGPACK else to_json(kind, data)
+            for name, value in channels:
+                is_kept = self._is_langgraphs and is_plain(value)
+                stored = value if is_kept else self._store(value, line and (*line, name))
+                found.append((name, stored))
         except SerializationError as exc:
-            raise SerializationError(f"{what}: {exc}") from exc
+            raise SerializationError(f"{kind}{name!r}: {exc}") from exc
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-            raise SerializationError(
-                f"{what}: LangGraph's serializer cannot keep it: {exc}"
-            ) from exc
+            what = f"{kind}{name!r}: LangGraph's serializer cannot keep it"
+            raise SerializationError(f"{what}: {exc}") from exc
+        return found
 
-    def _store_list(self, value: list[Any], place: Place | None) -> list[Any] | None:
-        value = value.copy()  # a node may change it meanwhile
-        if typed_values.are_plain(value):
-            is_kept = self._is_langgraphs or self._dump(value)[0] == MSGPACK
-            return value if is_kept else None
-        if place is not None and self._is_langgraphs:
-            grown = self._lists.store(place, value, self._store_elements)
-            if grown is not None:
-                return grown
-        return self._store_elements(value)
-
-    def _store_elements(self, value: list[Any]) -> list[bytes] | None:
-        return typed_values.store_elements(value, self._dump)
+    def _store(self, value: Any, place: Place | None) -> Any:
+        if type(value) is list:
+            value, taken = value.copy(), None  # a node may change it meanwhile
+            if typed_values.are_plain(value):
+                taken = value if self._is_langgraphs or self._dump(value)[0] == MSGPACK else None
+            else:
+                convert = partial(typed_values.store_elements, dumps=self._dump)
+                if place is not None and self._is_langgraphs:
+                    taken = self._lists.store(place, value, convert)
+                taken = convert(value) if taken is None else taken
+            if taken is not None:
+                return taken
+        kind, data = self._dump(value)
+        return data if kind == MSGPACK else to_json(kind, data)
 
     def _dump(self, value: Any) -> tuple[str, bytes]:
         kind, data = self.serde.dumps_typed(value)
@@ -179,19 +182,19 @@ class ChannelValues:
 
     def convert_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return metadata as JSON that can be queried; values that are JSON stay as they are."""
-        return {name: self._make_plain(it, f"metadata {name!r}") for name, it in metadata.items()}
+        return {name: self._make_plain(it, name, "metadata ") for name, it in metadata.items()}
 
-    def _make_plain(self, value: Any, what: str) -> Any:
-        kind = type(value)
-        if kind is str or value is None or (kind is list and _TEXT.issuperset(map(type, value))):
+    def _make_plain(self, value: Any, name: str, kind: str) -> Any:
+        of = type(value)
+        if of in _AS_IS or (of is int and MIN_INT <= value <= MAX_INT):
             return value
-        if (kind is int and MIN_INT <= value <= MAX_INT) or (kind is dict and not value):
+        if (of is list and _TEXT.issuperset(map(type, value))) or (of is dict and not value):
             return value
         plain = _simplify_value(value)
         try:
             return typed_values.convert_to_json(plain)
         except (TypeError, ValueError):
-            return convert_to_json(self.store(plain, what))
+            return convert_to_json(self.store_channels([(name, plain)], kind=kind)[0][1])
 
     def read_fields(self, fields: Mapping[str, Any], *, is_own: bool = False) -> dict[str, Any]:
         """Return the metadata of ``convert_metadata``, or a checkpoint's fields but its channels.
@@ -206,55 +209,58 @@ class ChannelValues:
         return restore({name: self.read(it) for name, it in known.items()})
 
     def make_state(
-        self, checkpoint: Mapping[str, Any], line: tuple[str, str], forms: Mapping[str, Any] = _NONE
+        self, checkpoint: Mapping[str, Any], line: tuple[str, str], forms: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return a checkpoint as a state, without its id and channels that have no version.
 
         ``forms`` has channels in their stored form, which are not looked at.
         """
-        state = {
-            name: value
-            if name in _OF_VERSIONS and _are_versions(name, value)
-            else self._make_plain(value, name)
-            for name, value in checkpoint.items()
-            if name not in {"id", CHANNELS}
-        }
-        state[CHANNELS] = {
-            name: forms[name]
-            if name in forms
-            else self.store(value, f"channel {name!r}", (*line, name))
-            for name, value in checkpoint[CHANNELS].items()
-            if name in checkpoint[_VERSIONS]
-        }
+        state = dict(checkpoint)
+        del state["id"]
+        channels, versions = state.pop(CHANNELS), state[_VERSIONS]
+        if _are_versions(versions, state.get(_SEEN)):
+            plain = {_VERSIONS, _SEEN}
+        else:
+            plain = {_VERSIONS} if _are_versions(versions, {}) else set()
+        for name, value in state.items():
+            if name not in plain:
+                state[name] = self._make_plain(value, name, "")
+        given = dict(channels)
+        for name in (given.keys() - versions.keys()) | forms.keys():
+            given.pop(name, None)
+        state[CHANNELS] = {**forms, **dict(self.store_channels(given.items(), line))}
         return state
 
     def find_unchanged(
         self,
         line: tuple[str, str],
         parent_id: str | None,
-        versions: Mapping[str, Any],
+        checkpoint: Mapping[str, Any],
         new_versions: Collection[str],
     ) -> dict[str, Any]:
         """Return the stored form of channels that have the value of the parent checkpoint.
 
-        None, unless the parent was put last. A copy of a checkpoint names no new versions, and has
-        the parent of the one that it copies.
+        None, unless the parent was put last: a copy has the parent of what it copies.
         """
-        last_id, before, stored = self._known.get((self, line)) or (None, {}, {})
+        last = self._known.get((self, line))
+        if last is None or last[0] != parent_id:
+            return {}
+        versions, channels = checkpoint[_VERSIONS], checkpoint[CHANNELS]
         return {
             name: form
-            for name, form in (stored if last_id == parent_id else {}).items()
-            if name not in new_versions and before[name] == versions.get(name)
+            for name, form in last[2].items()
+            if name not in new_versions and name in channels and last[1][name] == versions.get(name)
         }
 
     def note_put(
         self, line: tuple[str, str], name: str, versions: Any, state: Any, *, only_joins: bool
     ) -> None:
         """Note the channels of a checkpoint that was put, for ``find_unchanged``."""
-        channels = state[CHANNELS].items()
-        stored = {it: form for it, form in channels if not only_joins or it.startswith(_JOIN)}
-        sizes = [len(it) if type(it) is bytes else _CHANNEL_BYTES for it in stored.values()]
-        if sizes:
+        channels = state[CHANNELS]
+        names = [*filter(_JOIN.match, channels)] if only_joins else channels
+        if names:
+            stored = {it: channels[it] for it in names}
+            sizes = [len(it) if type(it) is bytes else _CHANNEL_BYTES for it in stored.values()]
             known = name, dict(versions), stored
             self._known.put((self, line), known, _CHANNEL_BYTES + sum(sizes))
 
@@ -280,12 +286,6 @@ class ChannelValues:
         }
         fields = {name: decode_opened(part) for name, part in parts.items() if name != CHANNELS}
         return {**self.read_fields(fields, is_own=True), CHANNELS: channels}
-
-
-def report_value(channel: str, value: Any) -> Any:
-    """Return a write's value; of an error that ended a task, its text, as LangGraph's savers."""
-    is_error = channel in SPECIAL_CHANNELS and isinstance(value, BaseException)
-    return repr(value) if is_error else value
 
 
 def is_checkpoint(state: Mapping[str, Any]) -> bool:
@@ -374,43 +374,33 @@ class StateHistory:
         return lambda: [it() if type(it) is partial else it for it in now]
 
 
-def _are_versions(name: str, value: Any) -> bool:
-    """Return whether a field has the versions that channels have, or had: JSON as it is."""
-    objects: Collection[Any] = [value]
-    if name != _VERSIONS:
-        if type(value) is not dict or TAG in value or not _TEXT.issuperset(map(type, value)):
-            return False
-        objects = value.values()
+def _are_versions(versions: Any, of_nodes: Any) -> bool:
+    """Return whether the versions that channels have, and had for each node, are JSON as is."""
+    if type(of_nodes) is not dict:
+        return False
+    objects = [versions, *of_nodes.values()]
     if not _DICT.issuperset(map(type, objects)):
         return False
-    texts = chain.from_iterable(chain.from_iterable(map(dict.items, objects)))
-    return _TEXT.issuperset(map(type, texts)) and TAG not in chain.from_iterable(objects)
+    texts = chain(of_nodes, *chain.from_iterable(map(dict.items, objects)))
+    return _TEXT.issuperset(map(type, texts)) and TAG not in chain(of_nodes, *objects)
 
 
 _PLAIN: Final = SCALARS - {bytes}
 """Types of elements of lists that are stored as they are; bytes are MessagePack."""
 
-_OF_VERSIONS: Final = frozenset({_VERSIONS, "versions_seen"})
+_AS_IS: Final = frozenset({str, bool, type(None)})
 _TEXT: Final = frozenset({str})
 _DICT: Final = frozenset({dict})
 
 
 def _simplify_value(value: Any) -> Any:
-    """Replace tuples by lists, and numbers and strings of a subclass by plain ones.
-
-    JSON has them so, and a filter finds them.
-    """
-    if isinstance(value, (str, int, float)):
-        return value if type(value) in SCALARS else _convert_scalar(value)
+    """Replace tuples by lists, and strings and numbers of a subclass by plain ones, for filters."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (int, float)) and type(value) is not bool:
+        return int.__int__(value) if isinstance(value, int) else float.__float__(value)
     if isinstance(value, (tuple, list)):
         return [_simplify_value(it) for it in value]
     if isinstance(value, dict):
         return {_simplify_value(key): _simplify_value(it) for key, it in value.items()}
     return value
-
-
-def _convert_scalar(value: str | float) -> str | int | float:
-    """Return the number or string that a value of a subclass is; of an enum, its member's value."""
-    if isinstance(value, str):
-        return str.__str__(value)
-    return int.__int__(value) if isinstance(value, int) else float.__float__(value)
