@@ -278,7 +278,7 @@ class StorageBackend(ForTenants, Closing, ABC):
 
         Raises:
             InvalidArgumentError: An option makes no sense.
-            SchemaError: See ``KnownVersion.require_kind``.
+            SchemaError: See ``KnownVersion.refuse_kind``.
             SerializationError: ``data`` or ``metadata`` cannot be kept exactly, or ``data`` exceeds
                 ``max_state_bytes``.
         """
@@ -297,8 +297,9 @@ class StorageBackend(ForTenants, Closing, ABC):
         known, change = await self._compare(key, data, packed=packed, reads_head=reads_head)
         if known is not None and known.checkpoint_id == parent_id and not forks:
             expected = expected or Expected(made_from=known.mark, head=known.mark)
-        if known is not None and connection is None and (parent_id is None or not forks):
-            await known.require_kind(key, expected, change.tree, self.version)
+        is_other = known is not None and known.tree.is_graphs != change.tree.is_graphs
+        if known and is_other and connection is None and (parent_id is None or not forks):
+            await known.refuse_kind(key, expected, self.version)
         save = Save(
             thread_id=thread_id,
             namespace=namespace,

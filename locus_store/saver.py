@@ -7,6 +7,7 @@ visible here, and the other way round.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -15,11 +16,12 @@ from locus_store.backend import Expires, QueriesMetadata, StorageBackend, Stores
 from locus_store.checkpointer import BackendFacade
 from locus_store.effects import RunsEffects
 from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
+from locus_store.runtime.holding import get_number
 from locus_store.runtime.observe import note, observe
 from locus_store.runtime.stepping import wait_for_end
 from locus_store.turns import HasTurns
 from locus_store.types import Expected, Mark, MustExist, PendingWrite, Version
-from locus_store.types.arguments import MAX_ID_CHARACTERS, check_text
+from locus_store.types.arguments import MAX_ID_CHARACTERS, check_task, check_text, check_ttl
 from locus_store.types.codec import get_labels
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values import frames
@@ -27,6 +29,7 @@ from locus_store.values.encoding import decode, encode
 from locus_store.values.surrogates import restore
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, find_channel, select_current
 from locus_store.versions.caches import CachedCheckpoints, Place, PutInProgress
+from locus_store.versions.lines import PutWrites
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -147,7 +150,7 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
                 connection=connection,
             )
             if connection is None:  # else it is not there for other connections yet
-                self._known.add(thread_id, namespace, written.checkpoint_id)
+                self._known.add((thread_id, namespace, written.checkpoint_id))
         return written.checkpoint_id
 
     def saving(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> PutInProgress:
@@ -191,7 +194,7 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
 
         Renews the time to live of its thread, if the saver is set to do so.
         """
-        self._known.add(version.thread_id, version.namespace, version.checkpoint_id)
+        self._known.add((version.thread_id, version.namespace, version.checkpoint_id))
         if self._renewing:
             self._renewing.note(needs(self.backend, Expires), version.thread_id)
 
@@ -251,29 +254,39 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
             SerializationError: A value cannot be kept exactly; nothing was written.
         """
         namespace = make_line_name(checkpoint_ns)
-        task = {"task_id": task_id, "task_path": task_path}
+        check_text("thread_id", thread_id)
+        check_text("checkpoint_id", checkpoint_id)
+        check_task(task_id, task_path)
+        check_ttl(ttl_seconds)
         note(writes=len(writes))
-        if under_way := self._puts.get((thread_id, namespace, checkpoint_id)):
+        if not writes:
+            return
+        place = thread_id, namespace, checkpoint_id
+        if under_way := self._puts.get(place):
             await wait_for_end(under_way.get_end())
         must_exist: MustExist | None = "thread" if self._known.has_thread(thread_id) else None
-        if self._known.has(thread_id, namespace, checkpoint_id):
+        if self._known.has(place):
             must_exist = "checkpoint"
         known = self.backend.known_version(thread_id, checkpoint_id, namespace=namespace)
-        pending = partial(_pack_write, task, max_bytes=self.backend.max_state_bytes, packed=packed)
-        made = [pending(it, *write, basis=known) for it, write in enumerate(writes)]
+        limit = self.backend.max_state_bytes
+        pack = partial(_pack_writes, writes, task_id, task_path, limit, packed=packed)
+        made = pack(known)
         mark = known[0] if known and {it.basis for it in made} != {None} else None
-        store = partial(
-            needs(self.backend, StoresThreads).put_writes,
-            *(thread_id, checkpoint_id),
+        put = PutWrites(
+            thread_id=thread_id,
             namespace=namespace,
+            checkpoint_id=checkpoint_id,
+            writes=made,
+            known=mark,
             seen=seen,
             must_exist=must_exist,
             ttl_seconds=self.ttl_seconds if ttl_seconds is None else ttl_seconds,
+            turn=get_number(self.backend, thread_id),
         )
+        store = needs(self.backend, StoresThreads).store_writes
         try:
-            if await store(made, known=mark):
-                return
-            await store([pending(it, *write, basis=None) for it, write in enumerate(writes)])
+            if not await store(put):
+                await store(replace(put, writes=pack(None), known=None))
         except ConflictError:
             if not await self._is_superseded(thread_id, namespace, checkpoint_id):
                 raise
@@ -396,6 +409,8 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
 
 def make_line_name(checkpoint_ns: str) -> str:
     """Return the name of a namespace's line; a long one is cut and ends in a digest."""
+    if checkpoint_ns == "":
+        return ""
     check_text("checkpoint_ns", checkpoint_ns, minimum=0, maximum=2**20)
     if len(checkpoint_ns) < MAX_ID_CHARACTERS:
         return checkpoint_ns
@@ -446,27 +461,25 @@ def decode_written_value(
     return frames.change_value(old, write.payload, max_bytes, packed=packed)
 
 
-def _pack_write(
-    task: Mapping[str, str],
-    place: int,
-    channel: str,
-    value: Any,
-    *,
-    basis: tuple[Mark, frames.DigestTree] | None,
+def _pack_writes(
+    writes: Sequence[tuple[str, Any]],
+    task_id: str,
+    task_path: str,
     max_bytes: int,
+    basis: tuple[Mark, frames.DigestTree] | None,
+    *,
     packed: bool,
-) -> PendingWrite:
-    """Return a pending write: as a change of the channel's known value if that is smaller."""
-    path = (CHANNELS, channel)
-    change = frames.diff_value(value, basis[1], path, max_bytes, packed=packed) if basis else None
-    return PendingWrite(
-        **task,
-        idx=SPECIAL_CHANNELS.get(channel, place),
-        channel=channel,
-        type=JSON_WRITE,
-        payload=frames.encode_value(value, max_bytes, packed=packed) if change is None else change,
-        basis=basis[0].sequence if basis and change is not None else None,
-    )
+) -> list[PendingWrite]:
+    """Return pending writes: as changes of the channels' known values where that is smaller."""
+    made = []
+    for at, (channel, value) in enumerate(writes):
+        check_text("channel", channel)
+        path, place = (CHANNELS, channel), SPECIAL_CHANNELS.get(channel, at)
+        change = basis and frames.diff_value(value, basis[1], path, max_bytes, packed=packed)
+        sequence = basis[0].sequence if basis and change is not None else None
+        payload = frames.encode_value(value, max_bytes, packed=packed) if change is None else change
+        made.append(PendingWrite(task_id, place, channel, JSON_WRITE, payload, task_path, sequence))
+    return made
 
 
 def _step(version: Version, state: Any) -> dict[str, Any]:

@@ -399,6 +399,7 @@ async def test_what_cannot_be_kept_is_refused(saver):
     for call in (
         put(saver, ""), put(saver, "x" * 256), put(saver, "v", ""), put(saver, "v", ns="a\0b"),
         write(saver, ""), write(saver, "v", ("", 1)), write(saver, "v", ("c", 1), task_id=""),
+        write(saver, ["v"], ("c", 1)), write(saver, "v", (["c"], 1)),
         saver.get(thread_id=""), saver.get(thread_id="t", checkpoint_ns="\ud800"),
         saver.list_checkpoints(thread_id="t", limit=-1), saver.delete_for_runs([""]),
         saver.prune(["t"], strategy="all"), saver.delete_thread(""),

@@ -114,13 +114,12 @@ def get_labels(data: Mapping[str, Any]) -> dict[str, Any]:
 
     The last two are at its top or in its metadata.
     """
-    labels: dict[str, Any] = {}
-    metadata = require_object(data).get("metadata")
+    if require_object(data).keys().isdisjoint({"agent_id", "user_id", "tags", "metadata"}):
+        return {}
+    metadata = data.get("metadata")
     inner = metadata if isinstance(metadata, dict) else {}
-    if isinstance(agent_id := data.get("agent_id"), str):
-        labels["agent_id"] = agent_id
-    if isinstance(user_id := data.get("user_id", inner.get("user_id")), str):
-        labels["user_id"] = user_id
+    ids = {"agent_id": data.get("agent_id"), "user_id": data.get("user_id", inner.get("user_id"))}
+    labels: dict[str, Any] = {name: it for name, it in ids.items() if isinstance(it, str)}
     tags = data.get("tags", inner.get("tags"))
     if isinstance(tags, (list, tuple)) and all(isinstance(tag, str) for tag in tags):
         labels["tags"] = list(tags)

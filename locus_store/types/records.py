@@ -1,4 +1,4 @@
-"""The records that cross the interfaces: frozen, backend-free, no I/O."""
+"""The records that cross the interfaces: never changed, backend-free, no I/O."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Tenant:
     """Live items of the store."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Mark:
     """The permanent identity of a version, since a caller may reuse checkpoint ids."""
 
@@ -117,7 +117,7 @@ class Mark:
     """16-byte digest of the version's state: a restored backup may count a sequence again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Expected:
     """The assumptions of a save about its line; the backend decides whether they still hold."""
 
@@ -230,7 +230,7 @@ class Vacuumed(NamedTuple):
     """The messages of those threads."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Written:
     """The result of a save."""
 
@@ -375,9 +375,9 @@ class Hit(Head):
     """Up to 160 characters around the first word found."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PendingWrite:
-    """An output of a task, stored before the checkpoint of its step is complete."""
+    """An output of a task, stored before the checkpoint of its step is complete. Never changed."""
 
     task_id: str
     idx: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -43,18 +42,14 @@ class KnownVersion:
     checkpoint_id: str
     tree: frames.DigestTree
 
-    async def require_kind(
-        self, key: LineKey, origin: Expected | None, tree: frames.DigestTree, find: FindHead
-    ) -> None:
+    async def refuse_kind(self, key: LineKey, origin: Expected | None, find: FindHead) -> None:
         """Refuse an agent's state that follows a checkpoint of LangGraph, and the other way round.
 
-        The head is read only before a refusal: this version may be another writer's past.
+        The head is read before: this version may be another writer's past.
 
         Raises:
             SchemaError: Names the thread.
         """
-        if self.tree.is_graphs == tree.is_graphs:
-            return
         if origin is None or origin.made_from == self.mark:
             _, thread_id, namespace = key
             head = await find(thread_id, namespace=namespace)
@@ -65,10 +60,9 @@ class KnownVersion:
 class CachedVersions:
     """A cache of the newest version of each line that its owner has read or written.
 
-    If it has too many bytes, the least recently used versions first lose the elements in their
-    digest trees. If that does not suffice, the least recently used ones are
-    removed. The one used last stays whole. A caller must compare the mark of a cached version: its
-    id and sequence may name another version later.
+    If it has too many bytes, the least recently used versions lose the elements in their digest
+    trees first, then they are removed. The one used last stays whole. A caller must compare the
+    mark of a cached version: its id and sequence may name another version later.
     """
 
     def __init__(self, max_bytes: int = KNOWN_BYTES) -> None:
@@ -89,16 +83,22 @@ class CachedVersions:
         with self._lock:
             found = self._known.get(key)
             if found is not None:
-                self._use(key, found)
+                self._known.move_to_end(key)
+                if key in self._heavy:
+                    self._heavy.move_to_end(key)
             return found
 
     def put(self, key: LineKey, mark: Mark, checkpoint_id: str, tree: frames.DigestTree) -> None:
-        """Record a version that was the head when it was read or written."""
+        """Record a version that was the head when it was read or written; its tree is whole."""
         with self._lock:
-            old = self._known.get(key)
+            old, version = self._known.get(key), KnownVersion(mark, checkpoint_id, tree)
             self._bytes += tree.weight - (old.tree.weight if old else 0)
-            self._use(key, KnownVersion(mark, checkpoint_id, tree))
-            self._shrink()
+            self._known[key] = version
+            self._known.move_to_end(key)
+            self._heavy[key] = version
+            self._heavy.move_to_end(key)
+            if self._bytes > self._max_bytes:
+                self._shrink()
 
     def drop(self, key: LineKey) -> None:
         with self._lock:
@@ -114,11 +114,6 @@ class CachedVersions:
             self._bytes += version.tree.weight
         while self._bytes > self._max_bytes and len(self._known) > 1:
             self._bytes -= self._known.popitem(last=False)[1].tree.weight
-
-    def _use(self, key: LineKey, version: KnownVersion) -> None:
-        for order in (self._known, self._heavy) if version.tree.is_whole else (self._known,):
-            order[key] = version
-            order.move_to_end(key)
 
 
 Place: TypeAlias = tuple[str, str, str]
@@ -140,23 +135,23 @@ class CachedCheckpoints:
 
         self._lock = make_lock()  # several loops may use one saver
 
-    def add(self, *place: str, is_stored: bool = True) -> None:
+    def add(self, place: Place, *, is_stored: bool = True) -> None:
         """Remember a checkpoint as the newest of its namespace, or as one that was refused."""
-        thread_id, namespace, checkpoint_id = place
         with self._lock:
-            self._drop((thread_id, namespace, checkpoint_id))
-            self._places[thread_id, namespace, checkpoint_id] = is_stored
+            if place in self._places:
+                self._drop(place)
+            self._places[place] = is_stored
             if is_stored:
-                self._threads[thread_id] += 1
+                self._threads[place[0]] += 1
             if len(self._places) > MOST:
                 self._drop(next(iter(self._places)))
 
     def _drop(self, place: Place) -> None:
-        self._threads[place[0]] -= self._places.pop(place, False)
+        self._threads[place[0]] -= self._places.pop(place)
         if not self._threads[place[0]]:
             del self._threads[place[0]]
 
-    def has(self, *place: str) -> bool:
+    def has(self, place: Place) -> bool:
         return place in self._places
 
     def has_thread(self, thread_id: str) -> bool:
@@ -178,6 +173,9 @@ class CachedCheckpoints:
             return next(found, None)
 
 
+_ends: Final = make_lock()  # of all puts
+
+
 @dataclass(slots=True, eq=False)
 class PutInProgress:
     """The context of a put; see ``CheckpointSaver.saving``."""
@@ -187,13 +185,12 @@ class PutInProgress:
 
     checkpoints: CachedCheckpoints
     place: Place
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _is_over: bool = field(default=False, init=False)
     _end: Future[None] | None = field(default=None, init=False)
 
     def get_end(self) -> Future[None]:
         """Return a future that is done when the put is over."""
-        with self._lock:
+        with _ends:
             if self._end is None:
                 self._end = Future()
                 if self._is_over:
@@ -207,9 +204,9 @@ class PutInProgress:
         if self.puts.get(self.place) is not self:
             return
         if isinstance(exc, ConflictError):  # it is not there, so its writes are refused
-            self.checkpoints.add(*self.place, is_stored=False)
+            self.checkpoints.add(self.place, is_stored=False)
         del self.puts[self.place]
-        with self._lock:
+        with _ends:
             self._is_over, end = True, self._end
         if end is not None:
             end.set_result(None)
