@@ -283,9 +283,12 @@ class StorageBackend(ForTenants, Closing, ABC):
                 ``max_state_bytes``.
         """
         check_names(thread_id, namespace, checkpoint_id)
-        for name, given in (("parent_checkpoint_id", parent_id), ("writer", writer), ("run", run)):
-            if given is not None:
-                check_text(name, given)
+        if parent_id is not None:
+            check_text("parent_checkpoint_id", parent_id)
+        if writer is not None:
+            check_text("writer", writer)
+        if run is not None:
+            check_text("run", run)
         check_ttl(ttl_seconds)
         if claim is not None:
             require_describing(self)

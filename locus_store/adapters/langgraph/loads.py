@@ -120,6 +120,8 @@ def format_thread_id(value: object) -> str:
         InvalidArgumentError: It is anything else, ``None`` or an empty text among them: as text,
             ``None`` of one user would be the thread of all others that have none.
     """
+    if type(value) is str and value:
+        return value
     if isinstance(value, (str, int, UUID)) and value != "" and not isinstance(value, bool):
         return str(value)
     raise InvalidArgumentError(
@@ -173,13 +175,6 @@ def make_parent_arguments(
         return {"parent_checkpoint_id": parent, "expected": expected}
     is_fork = source in _FORKS or origin is not None
     return {"parent_checkpoint_id": parent, "fork": is_fork}
-
-
-def fork_of(parent: str | None) -> dict[str, Any]:
-    """Return the arguments of a ``put`` that describe its parent, for a fork."""
-    if parent is None:
-        return {"is_root": True}
-    return {"parent_checkpoint_id": parent, "fork": True}
 
 
 FIRST_SWEEP: Final = 1024

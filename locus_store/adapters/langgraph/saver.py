@@ -28,7 +28,6 @@ from locus_store.adapters.langgraph.loads import (
     GivenIds,
     Load,
     check_pairs,
-    fork_of,
     format_thread_id,
     make_parent_arguments,
     parse_config,
@@ -280,7 +279,10 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             except ConflictError as exc:
                 if not await self._is_of_same_step(exc, thread_id, checkpoint_ns, save["metadata"]):
                     raise
-                name = await self.saver.put(**save, **fork_of(parent))
+                is_root = parent is None
+                name = await self.saver.put(
+                    **save, parent_checkpoint_id=parent, fork=not is_root, is_root=is_root
+                )
         state, trusts = save["checkpoint_data"], self.trust_new_versions
         values.note_put(line, name, versions, state, only_joins=not trusts)
         place = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": name}
