@@ -100,7 +100,7 @@ class Tenant:
     """Live items of the store."""
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(frozen=True, slots=True)
 class Mark:
     """The permanent identity of a version, since a caller may reuse checkpoint ids."""
 
@@ -117,7 +117,7 @@ class Mark:
     """16-byte digest of the version's state: a restored backup may count a sequence again."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """The assumptions of a save about its line; the backend decides whether they still hold."""
 
@@ -230,7 +230,7 @@ class Vacuumed(NamedTuple):
     """The messages of those threads."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Written:
     """The result of a save."""
 
