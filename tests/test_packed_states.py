@@ -132,6 +132,14 @@ async def test_a_user_s_bytes_are_refused_before_anything_is_written(state: Any)
         assert len(await backend.history("t", limit=9)) == 1
 
 
+def test_other_values_beside_known_messagepack_are_refused() -> None:
+    packed = [ormsgpack.packb(str(number) * 2000) for number in range(5)]
+    known = frames.compare_states({"c": packed}, None, packed=True).tree
+    for mixed in ([1, *packed[:3]], [*packed[2:], 1]):
+        with pytest.raises(SerializationError):
+            frames.compare_states({"c": mixed}, known, packed=True)
+
+
 @pytest.mark.parametrize("mixed", [[1, BYTES], [BYTES, 1], [BYTES, {"a": 1}], [BYTES, [BYTES]]])
 async def test_a_list_of_both_forms_is_refused_before_anything_is_written(mixed: Any) -> None:
     async with MemoryBackend() as backend:

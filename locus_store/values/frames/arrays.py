@@ -260,7 +260,8 @@ def _replace(
     has_msgpack = {*map(type, items)} == {bytes} if items else old.has_msgpack
     if has_msgpack != old.has_msgpack and any(stays):
         raise TypeError("a list of MessagePack and other values")
-    found, fresh = _check_elements(raws, set(gone), depth, is_msgpack=has_msgpack)
+    known = set(gone) if has_msgpack == old.has_msgpack else set[bytes]()
+    found, fresh = _check_elements(raws, known, depth, is_msgpack=has_msgpack)
     digests = b"".join((old.digests[:head], *found, old.digests[tail:]))
     last = len(old.lengths) - stays[1]
     added = array("Q", map(len, raws))
