@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from itertools import starmap
+from itertools import repeat, starmap
 from typing import Any, Final, TypeAlias, cast
 from zlib import crc32
 
@@ -56,14 +56,19 @@ decode_canonical: Final[Callable[[bytes], Any]] = ormsgpack.unpackb
 """Returns the value of an encoding; raises ``ValueError`` if it is none."""
 
 
+def encode_each(values: Iterable[object]) -> list[bytes]:
+    """Return the encoding of each value."""
+    return list(map(_pack, values, repeat(None), repeat(_EXACT)))
+
+
+def encode_entries(value: dict[str, Any]) -> dict[str, bytes]:
+    """Return the encoding of the value of each key."""
+    return dict(zip(value, encode_each(value.values()), strict=True))
+
+
 def is_msgpack_encoding(canonical_bytes: bytes) -> bool:
     """Return whether an encoding is that of MessagePack as bytes."""
     return 0xC4 <= canonical_bytes[0] <= 0xC6  # noqa: PLR2004
-
-
-def is_list_encoding(canonical_bytes: bytes) -> bool:
-    """Return whether an encoding is that of a list."""
-    return canonical_bytes[0] & 0xF0 == _FIXED_LIST or canonical_bytes[0] in _LONG_LISTS
 
 
 def make_list_head(count: int) -> bytes:
@@ -127,6 +132,10 @@ def digest_each(encodings: list[bytes]) -> list[bytes]:
 _sha256: Final = hashlib.sha256
 
 
+SURE: Final = frozenset({str, int, bool, type(None)})
+"""The types of which each value is JSON that can be encoded; ``require_json`` is not needed."""
+
+
 def require_json(encoding: bytes, surrounding: int) -> None:
     """Raise ``ValueError`` or ``TypeError`` unless an encoded value is JSON.
 
@@ -136,23 +145,15 @@ def require_json(encoding: bytes, surrounding: int) -> None:
         encoding: The encoding.
         surrounding: The number of objects and lists that contain the value.
     """
-    if is_plain(encoding, surrounding):
-        return
+    marks = encoding.translate(None, _PLAIN_BYTES)
+    if len(marks) <= MAX_DEPTH - surrounding and not marks.strip(_HEADS_OF_CONTAINERS):
+        return  # letters beyond ASCII, floats and large numbers may hide it
     may_be_infinite = _FLOAT in encoding and _MAY_BE_INFINITE.search(encoding)
     if may_be_infinite or may_hold_binary(encoding):
         plain = orjson.dumps(decode_canonical(encoding))  # refuses bytes; NaN becomes null
         if may_be_infinite and encode_canonical(orjson.loads(plain)) != encoding:
             raise ValueError("not exactly JSON")
     require_levels(encoding, surrounding)
-
-
-def is_plain(encoding: bytes, surrounding: int) -> bool:
-    """Return whether one look at an encoding shows that it is JSON, not nested too deeply.
-
-    Letters beyond ASCII, floats and large numbers may hide it.
-    """
-    marks = encoding.translate(None, _PLAIN_BYTES)
-    return len(marks) <= MAX_DEPTH - surrounding and not marks.strip(_HEADS_OF_CONTAINERS)
 
 
 def may_hold_binary(encoding: bytes) -> bool:
@@ -308,9 +309,14 @@ def pack_frame(body: bytes, *, dense: bool = False) -> bytes:
 
 def make_frame(body: bytes, plain_bytes: int = -1) -> bytes:
     """Return a frame of a body as it is, or of one of that length as it was compressed."""
-    codec, size = (_AS_IS, len(body)) if plain_bytes < 0 else (_ZSTD, plain_bytes)
-    head = bytes((FRAME_VERSION, codec)) + make_varint(len(body)) + make_varint(size)
-    return head + body + crc32(body, crc32(head)).to_bytes(_CHECKSUM_BYTES, "little")
+    frame = _make_head(len(body), plain_bytes) + body
+    return frame + crc32(frame).to_bytes(_CHECKSUM_BYTES, "little")
+
+
+@lru_cache(maxsize=4096)
+def _make_head(size: int, plain_bytes: int) -> bytes:
+    codec, plain = (_AS_IS, size) if plain_bytes < 0 else (_ZSTD, plain_bytes)
+    return bytes((FRAME_VERSION, codec)) + make_varint(size) + make_varint(plain)
 
 
 def check_frames(payload: bytes, max_bytes: int) -> None:

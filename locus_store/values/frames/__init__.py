@@ -20,7 +20,13 @@ from locus_store.values.encoding import (
     unpack_record,
 )
 from locus_store.values.frames.arrays import PackedList as PackedList
-from locus_store.values.frames.diffing import Frame, build_by_entries, diff, is_object
+from locus_store.values.frames.diffing import (
+    Frame,
+    edit,
+    edit_entries,
+    get_entries,
+    pack_shorter_than,
+)
 from locus_store.values.frames.digest_trees import (
     DigestTree as DigestTree,
     Edits,
@@ -94,7 +100,7 @@ def build_digest_tree(
 
 def make_opaque_tree(digest: bytes, state_bytes: int) -> DigestTree:
     """Return a tree that has a digest and a size, and no state."""
-    return DigestTree(ObjectNode(digest, state_bytes, b"", {}, {}, 0), is_whole=False)
+    return DigestTree(ObjectNode(digest, state_bytes, b"", {}, {}), is_whole=False)
 
 
 def compare_states(
@@ -115,9 +121,9 @@ def compare_states(
     frames = basis_digest = None
     if basis is not None:
         basis_digest = basis.digest
-        frame = Frame()
-        diff(basis._root, root, (), frame)  # noqa: SLF001  # a tree is opaque to others
-        frames = frame.to_payload_shorter_than(root)
+        frame: Frame = []
+        edit_entries(basis._root.children, root.children, (), frame)  # noqa: SLF001  # opaque
+        frames = pack_shorter_than(frame, root)
     return Change(DigestTree(root), frames, basis_digest)
 
 
@@ -168,18 +174,18 @@ def diff_value(
         return None
     node: Node | None = tree._root  # noqa: SLF001  # a tree is opaque to others
     for key in path:
-        node = build_by_entries(node, ()).children.get(key) if is_object(node) else None
-    if node is None or (isinstance(node, bytes) and not is_msgpack(value)):
+        node = (get_entries(node) or {}).get(key) if node is not None else None
+    if node is None or length * MOST_CUT < len(node):
         return None
-    if length * MOST_CUT < (len(node) if isinstance(node, bytes) else node.size):
-        return None
-    old = ObjectNode(b"", 0, b"", {_KEY: node}, {_KEY: encode_reference(node)}, 0)
+    old = ObjectNode(b"", 0, b"", {_KEY: node}, {_KEY: encode_reference(node)})
     root = build_root({_KEY: value}, DigestTree(old), packed=packed)
     size = root.size - len(root.names)
     require_json_size(lambda: open_whole(root.children[_KEY]), size, max_bytes)
-    frame = Frame()
-    diff(node, root.children[_KEY], (_KEY,), frame)
-    frames = frame.to_payload_shorter_than(root)
+    frame: Frame = []
+    made = root.children[_KEY]
+    if made != node and not edit(node, made, (_KEY,), frame):
+        return None
+    frames = pack_shorter_than(frame, root)
     return frames if frames is not None and len(frames) <= root.size // 2 else None
 
 

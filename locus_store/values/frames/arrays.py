@@ -16,6 +16,7 @@ from locus_store.values.encoding import (
     digest,
     digest_each,
     encode_canonical,
+    encode_each,
     make_list_head,
     require_json,
     require_levels,
@@ -35,10 +36,10 @@ of one print a fifth, whose memory is new each time."""
 _MANY: Final = 8
 """Up to so many elements are hashed or looked up one by one."""
 
-NESTED: Final = frozenset({dict, list, tuple, Grown})
+LISTS: Final = frozenset({list, tuple, Grown})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ArrayNode:
     """A list that is reached through keys only."""
 
@@ -59,9 +60,8 @@ class ArrayNode:
     has_msgpack: bool = False
     """Its elements are MessagePack."""
 
-    @property
-    def size(self) -> int:
-        """The length of the encoding."""
+    def __len__(self) -> int:
+        """Return the length of the encoding."""
         return self.element_bytes + len(make_list_head(len(self.digests) // DIGEST_BYTES))
 
     @property
@@ -92,9 +92,12 @@ class ArrayNode:
         held = self.digests, self.large, self.chunks, self.lengths
         return ArrayNode(self.digest, self.element_bytes, *held, token, self.has_msgpack)
 
-    @property
-    def weight(self) -> int:
-        """The memory in bytes (an estimate)."""
+    def __bytes__(self) -> bytes:
+        """Return the encoding."""
+        return self.encode_range(0, len(self.digests) // DIGEST_BYTES)
+
+    def __sizeof__(self) -> int:
+        """Return the memory in bytes (an estimate)."""
         packed = len(self.digests) + 8 * len(self.lengths)
         packed += sum(map(len, self.chunks))
         return 400 + packed + sum(map(len, self.large.values())) + 200 * len(self.large)
@@ -148,7 +151,7 @@ def extend_array(
 ) -> ArrayNode:
     """Return the node of a list that begins with all elements of an older one."""
     count = len(old.lengths)
-    raws = [encode_canonical(item) for item in value[count:]]
+    raws = encode_each(value[count:])
     chunks = chunks or grow_chunks(old.chunks, count, raws)
     return _replace(old, (count, 0), value[count:], raws, chunks=chunks, depth=depth)
 
@@ -187,7 +190,7 @@ def _align(
     start, behind = same
     new, lengths = _select_between(same, value), _select_between(same, old.lengths)
     if min(len(new), len(lengths)) <= _MANY:
-        raws = [encode_canonical(item) for item in new]
+        raws = encode_each(new)
         return _replace(old, same, new, raws, chunks=chunks, depth=depth)
     runs = Runs(_join_chunks(old.chunks, same), lengths, _join_chunks(chunks, same), len(new))
     head, tail = runs.head, runs.tail
@@ -199,9 +202,9 @@ def _align(
         stays = start + head, len(lengths) - head - gone
         left = _replace(old, stays, [], [], chunks=[], depth=depth)
         return extend_array(left, value, depth, chunks)
-    raws = [encode_canonical(item) for item in _select_between((head, tail), new)]
+    raws = encode_each(_select_between((head, tail), new))
     if not runs.fit(tail, raws):
-        raws += [encode_canonical(item) for item in new[len(new) - tail :]]
+        raws += encode_each(new[len(new) - tail :])
         tail = 0
     edited = _select_between((head, tail), new)
     return _replace(old, (start + head, behind + tail), edited, raws, chunks=chunks, depth=depth)
@@ -305,7 +308,7 @@ def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
     lengths, size = array("Q"), 0
     for at in range(0, len(value), CHUNK):
         items = value[at : at + CHUNK]
-        raws = list(map(encode_canonical, items))
+        raws = encode_each(items)
         sizes = list(map(len, raws))
         _require_levels(items, raws, depth)
         found = digest_each(raws)
@@ -330,7 +333,7 @@ def _require_levels(items: list[object], raws: list[bytes], depth: int) -> None:
     if {*map(type, items)} == {dict} and are_flat(it for one in objects for it in one.values()):
         return
     for item, raw in zip(items, raws, strict=True):
-        if type(item) in NESTED:
+        if type(item) is dict or type(item) in LISTS:
             require_levels(raw, depth)
 
 

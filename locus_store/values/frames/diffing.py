@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias, TypeGuard, cast
+from collections.abc import Callable, Mapping
+from itertools import compress, filterfalse
+from operator import ne
+from typing import Any, TypeAlias, cast
 from unicodedata import combining
 
 from locus_store.values import msgpack
@@ -13,11 +15,9 @@ from locus_store.values.encoding import (
     decode_canonical,
     digest,
     encode_canonical,
-    is_msgpack_encoding,
-    join_list,
-    make_list_head,
+    encode_each,
+    encode_entries,
     pack_frame,
-    skip_list_head,
 )
 from locus_store.values.frames.alignment import (
     Gap,
@@ -27,15 +27,7 @@ from locus_store.values.frames.alignment import (
     shift_gaps,
 )
 from locus_store.values.frames.arrays import KEEP_BYTES, ArrayNode, build_array
-from locus_store.values.frames.digest_trees import (
-    Node,
-    ObjectNode,
-    Path,
-    SmallNode,
-    TextNode,
-    build_object_by_entries,
-    encode_node,
-)
+from locus_store.values.frames.digest_trees import Node, ObjectNode, Path, TextNode, open_whole
 
 _SPLICE_BYTES = 32
 """About what a text splice takes beside its path and its text."""
@@ -46,148 +38,103 @@ _TINY_BYTES = 64
 _WORD_REACH = 64
 """Characters by which a splice is extended to the ends of a word that it changes."""
 
-_LEAST_ENTRY = 2
-"""An entry of an object takes at least so many bytes in the encoding."""
-
 _PATCH_LEVELS = 32
 """Below this many keys and indices an element is replaced: patching looks at a list's elements
 again on each level, and takes five of Python's own 1,000 levels."""
 
 
-class Frame:
-    """Operations, each encoded when it is added, so that their size is known."""
+Frame: TypeAlias = list[tuple[object, ...]]
+"""Operations, each with its kind, its path and its operands."""
 
-    __slots__ = ("operations", "size")
 
-    def __init__(self) -> None:
-        self.operations: list[bytes] = []
-        self.size = 0
+def pack_shorter_than(frame: Frame, whole: ObjectNode) -> bytes | None:
+    """Return the payload; ``None`` if it would be longer than ``whole``, the new value.
 
-    def add(self, kind: str, path: Path, *operands: object, last: bytes = b"") -> None:
-        """Add an operation; its ``last`` operand, if any, is encoded."""
-        operation = encode_canonical((kind, path, *operands))
-        if last:
-            operation = b"%c%b%b" % (operation[0] + 1, operation[1:], last)  # the count is one more
-        self.operations.append(operation)
-        self.size += len(operation)
-
-    def extend(self, other: Frame) -> None:
-        self.operations += other.operations
-        self.size += other.size
-
-    def cut(self, count: int, size: int) -> None:
-        del self.operations[count:]
-        self.size = size
-
-    def to_payload(self) -> bytes:
-        return pack_frame(join_list(self.operations)) if self.operations else b""
-
-    def to_payload_shorter_than(self, whole: ObjectNode) -> bytes | None:
-        """Return the payload; ``None`` if it would be longer than ``whole``, the new value.
-
-        Long keys that many paths repeat make it longer. A frame that is shorter than an accepted
-        state exceeds no limit either.
-        """
-        size = len(make_list_head(len(self.operations))) + self.size
-        return self.to_payload() if size <= whole.size + ENVELOPE_BYTES else None
+    Long keys that many paths repeat make it longer. A frame that is shorter than an accepted
+    state exceeds no limit either.
+    """
+    body = encode_canonical(frame)
+    if len(body) > whole.size + ENVELOPE_BYTES:
+        return None
+    return pack_frame(body) if frame else b""
 
 
 _Patch: TypeAlias = Callable[[int, int], "Frame | None"]
-_Select: TypeAlias = Callable[[int, int], bytes]
-"""Returns the encoded list of the elements of a range."""
+_Select: TypeAlias = Callable[[int, int], list[Any]]
+"""Returns the elements of a range."""
 
 
-def diff(old: Node | None, new: Node, path: Path, frame: Frame) -> None:
-    """Add the operations to ``frame`` that turn ``old`` into ``new``."""
-    if old is None or isinstance(old, bytes) or isinstance(new, bytes):
-        if old != new:
-            _diff_scalars(old, new, path, frame)
-    elif old.digest == new.digest:
-        return
-    elif isinstance(old, SmallNode) and isinstance(new, SmallNode):
-        was, item = decode_canonical(old.encoded), decode_canonical(new.encoded)
-        diff_values(was, item, path, frame)
-    elif isinstance(old, TextNode) and isinstance(new, TextNode):
-        _diff_texts(old.text, new.text, path, frame)
-    elif is_object(old) and is_object(new):
-        _diff_objects(build_by_entries(old, path), build_by_entries(new, path), path, frame)
-    elif _is_list(old) and _is_list(new):
-        _diff_arrays(_as_array(old, path), _as_array(new, path), path, frame)
-    else:
-        frame.add("=", path, last=encode_node(new))
+def edit(old: Node, new: Node, path: Path, frame: Frame) -> bool:
+    """Add the operations to ``frame`` that turn ``old`` into ``new``, which differs from it.
+
+    False: nothing was added, since it is better to replace ``old`` as a whole.
+    """
+    if isinstance(old, bytes) and isinstance(new, bytes):
+        return _edit_value(decode_canonical(old), decode_canonical(new), path, frame)
+    if isinstance(old, ArrayNode) or isinstance(new, ArrayNode):
+        return _edit_array(_as_array(old, path), _as_array(new, path), path, frame)
+    if isinstance(old, TextNode) and isinstance(new, TextNode):
+        return _edit_text(old.text, new.text, path, frame)
+    before, after = get_entries(old), get_entries(new)
+    if before is None or after is None:
+        return False
+    count = len(frame)
+    edit_entries(before, after, path, frame)
+    return _keep_shorter(frame, count, len(new))
 
 
-def _diff_scalars(old: Node | None, new: Node, path: Path, frame: Frame) -> None:
-    if isinstance(old, bytes) and isinstance(new, bytes) and is_msgpack_encoding(new):
-        edit = _patch_msgpack(decode_canonical(old), decode_canonical(new), path)
-        if edit is not None:
-            frame.extend(edit)
-            return
-    frame.add("=", path, last=encode_node(new))
+def edit_entries(
+    old: Mapping[str, Node], new: Mapping[str, Node], path: Path, frame: Frame
+) -> None:
+    """Add the operations to ``frame`` that turn the entries of one object into those of another."""
+    frame += [("-", (*path, key)) for key in filterfalse(new.__contains__, old)]
+    for key, node in compress(new.items(), map(ne, new.values(), map(old.get, new))):
+        place = (*path, key)
+        if key not in old or not edit(old[key], node, place, frame):
+            frame.append(("=", place, open_whole(node)))
 
 
-def _patch_msgpack(old: object, new: object, path: Path) -> Frame | None:
-    """Return the edit of MessagePack, by its JSON, if it is smaller than the new bytes."""
-    if not isinstance(old, bytes) or not isinstance(new, bytes):
-        return None
-    inner, frame = Frame(), Frame()
-    diff_values(msgpack.as_json(old), msgpack.as_json(new), (), inner)
-    frame.add("m", path, last=join_list(inner.operations))
-    return frame if frame.size < len(new) else None
-
-
-def is_object(node: Node | None) -> TypeGuard[SmallNode | ObjectNode]:
-    """Return whether a node is that of an object."""
-    return isinstance(node, ObjectNode) or (isinstance(node, SmallNode) and not node.is_list)
-
-
-def _is_list(node: Node) -> TypeGuard[SmallNode | ArrayNode]:
-    return isinstance(node, ArrayNode) or (isinstance(node, SmallNode) and node.is_list)
-
-
-def build_by_entries(node: SmallNode | ObjectNode, path: Path) -> ObjectNode:
-    """Return an object whose entries have nodes of their own, at a path."""
+def get_entries(node: Node) -> Mapping[str, Node] | None:
+    """Return the nodes of the values of an object; ``None`` for another value."""
     if isinstance(node, ObjectNode):
-        return node
-    value = cast("dict[str, object]", node.decode())
-    return build_object_by_entries(value, None, len(path) + 1, is_json=True)
+        return node.children
+    value = decode_canonical(node) if isinstance(node, bytes) else None
+    return encode_entries(value) if isinstance(value, dict) else None
 
 
-def _as_array(node: SmallNode | ArrayNode, path: Path) -> ArrayNode:
-    if isinstance(node, ArrayNode):
-        return node
-    return build_array(cast("list[object]", node.decode()), None, len(path) + 1, is_json=True)
+def _keep_shorter(frame: Frame, count: int, size: int) -> bool:
+    """Remove the operations behind ``count`` if they are longer: each of them repeats its path."""
+    if len(frame) <= count + 1 or len(encode_canonical(frame[count:])) <= size:
+        return True
+    del frame[count:]
+    return False
 
 
-def _diff_objects(old: ObjectNode, new: ObjectNode, path: Path, frame: Frame) -> None:
-    count, size = len(frame.operations), frame.size
-    if old.names != new.names:
-        for key in old.children.keys() - new.children.keys():
-            frame.add("-", (*path, key))
-    get = old.children.get
-    for key, child in new.children.items():
-        before = get(key)
-        if before is not child:
-            diff(before, child, (*path, key), frame)
-    if path and frame.size - size > new.size:  # every operation repeats its path
-        frame.cut(count, size)
-        frame.add("=", path, last=encode_node(new))
+def _edit_array(old: ArrayNode | None, new: ArrayNode | None, path: Path, frame: Frame) -> bool:
+    if old is None or new is None:
+        return False
 
+    def select(first: int, last: int) -> list[Any]:
+        return cast("list[Any]", decode_canonical(new.encode_range(first, last)))
 
-def _diff_arrays(old: ArrayNode, new: ArrayNode, path: Path, frame: Frame) -> None:
     def patch(i: int, j: int) -> Frame | None:
         before = old.large.get(digest_at(old.digests, i))
         wanted = digest_at(new.digests, j)
         after = new.large.get(wanted)
-        if before is None or after is None or wanted in old.large:  # in it: moved, not edited
+        if before is None or after is None or wanted in old.large:  # moved, not edited
             return None
-        was, element = decode_canonical(before), decode_canonical(after)
-        if isinstance(was, bytes) or isinstance(element, bytes):
-            return _patch_msgpack(was, element, (*path, i))
-        edited = cast("Json", was), cast("Json", element)
-        return _patch(*edited, (*path, i), len(after))
+        return _patch(decode_canonical(before), decode_canonical(after), (*path, i), len(after))
 
-    _splice(align(old.digests, new.digests), new.encode_range, path, frame, patch)
+    _splice(align(old.digests, new.digests), select, path, frame, patch)
+    return True
+
+
+def _as_array(node: Node, path: Path) -> ArrayNode | None:
+    """Return the node of a list with its elements; ``None`` for another value."""
+    value = decode_canonical(node) if isinstance(node, bytes) else node
+    if isinstance(value, list):
+        return build_array(value, None, len(path) + 1, is_json=True)
+    return value if isinstance(value, ArrayNode) else None
 
 
 def _splice(gaps: list[Gap], select: _Select, path: Path, frame: Frame, patch: _Patch) -> None:
@@ -195,82 +142,77 @@ def _splice(gaps: list[Gap], select: _Select, path: Path, frame: Frame, patch: _
 
     def replace(start: int, stop: int, first: int, last: int) -> None:
         if start < stop or first < last:
-            frame.add("[", path, start, stop - start, last=select(first, last))
+            frame.append(("[", path, start, stop - start, select(first, last)))
 
     for start, stop, first, last in reversed(gaps):
         end_old, end_new = stop, last
         for nth in reversed(range(min(stop - start, last - first))):
-            edit = patch(start + nth, first + nth)
-            if edit is not None:
+            patched = patch(start + nth, first + nth)
+            if patched is not None:
                 replace(start + nth + 1, end_old, first + nth + 1, end_new)
-                frame.extend(edit)
+                frame += patched
                 end_old, end_new = start + nth, first + nth
         replace(start, end_old, first, end_new)
 
 
 def _patch(old: Json, new: Json, path: Path, limit: int) -> Frame | None:
     """Return the edit of one element if it is smaller than the element."""
-    if type(old) is not type(new) or not isinstance(new, (dict, list, str)):
+    frame: Frame = []
+    if len(path) > _PATCH_LEVELS or not _edit_value(old, new, path, frame):
         return None
-    if len(path) > _PATCH_LEVELS:
-        return None
-    frame = Frame()
-    diff_values(old, new, path, frame)
-    return frame if frame.size < limit else None
+    return frame if len(encode_canonical(frame)) <= limit else None
 
 
-def diff_values(old: Json, new: Json, path: Path, frame: Frame) -> None:
-    """Add the operations to ``frame`` that turn one JSON value into another."""
+def diff_values(old: Json, new: Json, path: Path) -> Frame:
+    """Return the operations that turn one JSON value into another."""
+    frame: Frame = []
+    if encode_canonical(old) != encode_canonical(new) and not _edit_value(old, new, path, frame):
+        frame.append(("=", path, new))
+    return frame
+
+
+def _edit_value(old: Json, new: Json, path: Path, frame: Frame) -> bool:
+    """Do as ``edit`` with two values."""
     if isinstance(old, dict) and isinstance(new, dict):
-        _diff_dicts(old, new, path, frame)
-    elif isinstance(old, list) and isinstance(new, list):
-        _diff_lists(old, new, path, frame)
-    elif isinstance(old, str) and isinstance(new, str):
-        if old != new:
-            _diff_texts(old, new, path, frame)
-    elif encode_canonical(old) != encode_canonical(new):  # 1, 1.0 and True are equal in Python
-        frame.add("=", path, new)
+        return _edit_object(old, new, path, frame)
+    if isinstance(old, list) and isinstance(new, list):
+        return _edit_list(old, new, path, frame)
+    if isinstance(old, str) and isinstance(new, str):
+        return _edit_text(old, new, path, frame)
+    if isinstance(old, bytes) and isinstance(new, bytes):
+        return _edit_msgpack(old, new, path, frame)
+    return False
 
 
-def _diff_dicts(old: dict[str, Json], new: dict[str, Json], path: Path, frame: Frame) -> None:
-    count, size = len(frame.operations), frame.size
-    if old.keys() != new.keys():
-        for key in old.keys() - new.keys():
-            frame.add("-", (*path, key))
-    changed, alike = [], []
-    for key, item in new.items():
-        if key not in old or old[key] != item:
-            changed.append(key)
-        elif type(item) is not str:
-            alike.append(key)
-    if alike and encode_canonical([old[it] for it in alike]) != encode_canonical(
-        [new[it] for it in alike]
-    ):
-        changed = list(new)  # 1 equals True
-    for key in changed:
-        if key in old:
-            diff_values(old[key], new[key], (*path, key), frame)
-        else:
-            frame.add("=", (*path, key), new[key])
-    added = frame.size - size
-    # Operations repeat the path.
-    if added > _LEAST_ENTRY * len(new) and added > len(encode_canonical(new)):
-        frame.cut(count, size)
-        frame.add("=", path, new)
+def _edit_object(old: dict[str, Json], new: dict[str, Json], path: Path, frame: Frame) -> bool:
+    count, encoding = len(frame), encode_canonical(new)
+    changed = {key: it for key, it in new.items() if key not in old or old[key] != it}
+    made = old | changed
+    if len(made) > len(new):
+        gone = [key for key in old if key not in new]
+        frame += [("-", (*path, key)) for key in gone]
+        for key in gone:
+            del made[key]
+    if encode_canonical(made) != encoding:  # 1, 1.0 and True are equal in Python
+        before, after = encode_entries(old), encode_entries(new)
+        changed = {key: it for key, it in new.items() if before.get(key) != after[key]}
+    for key, item in changed.items():
+        place = (*path, key)
+        is_short = type(item) is str and len(item) <= _SPLICE_BYTES
+        if is_short or key not in old or not _edit_value(old[key], item, place, frame):
+            frame.append(("=", place, item))
+    return _keep_shorter(frame, count, len(encoding))
 
 
-def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> None:
-    encoded = encode_canonical(new)
-    before = skip_list_head(encode_canonical(old)) if len(old) < len(new) else None
-    if before is not None and skip_list_head(encoded)[: len(before)] == before:
-        frame.add("[", path, len(old), 0, new[len(old) :])
-        return
-    if len(encoded) <= _TINY_BYTES:
-        frame.add("=", path, new)
-        return
+def _edit_list(old: list[Json], new: list[Json], path: Path, frame: Frame) -> bool:
+    if len(old) < len(new) and encode_canonical(new[: len(old)]) == encode_canonical(old):
+        frame.append(("[", path, len(old), 0, new[len(old) :]))
+        return True
+    if len(encode_canonical(new)) <= _TINY_BYTES:
+        return False
     least = 0 if int in map(type, path) else KEEP_BYTES  # 0: part of a list's element
     # Encoded, because 1, 1.0 and True are equal in Python.
-    olds, news = list(map(encode_canonical, old)), list(map(encode_canonical, new))
+    olds, news = encode_each(old), encode_each(new)
 
     def patch(i: int, j: int) -> Frame | None:
         size = len(news[j])
@@ -281,20 +223,28 @@ def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> N
     head, tail = measure_common_ends(olds, news)
     a, b = olds[head : len(old) - tail], news[head : len(new) - tail]
     gaps = align(b"".join(map(digest, a)), b"".join(map(digest, b)))
-    _splice(shift_gaps(gaps, head), lambda *ends: join_list(news[slice(*ends)]), path, frame, patch)
+    _splice(shift_gaps(gaps, head), lambda *ends: new[slice(*ends)], path, frame, patch)
+    return True
 
 
-def _diff_texts(old: str, new: str, path: Path, frame: Frame) -> None:
+def _edit_text(old: str, new: str, path: Path, frame: Frame) -> bool:
     if min(len(old), len(new)) <= KEEP_BYTES and int not in map(type, path):
-        frame.add("=", path, new)
-        return
+        return False
     head, tail = _keep_words_whole(new, *measure_common_ends(old, new))
     middle = new[head : len(new) - tail]
-    if len(middle) + _SPLICE_BYTES < len(new):
-        gone = len(old) - tail - head
-        frame.add("t", path, head, gone, middle)
-    else:
-        frame.add("=", path, new)
+    if len(middle) + _SPLICE_BYTES >= len(new):
+        return False
+    frame.append(("t", path, head, len(old) - tail - head, middle))
+    return True
+
+
+def _edit_msgpack(old: bytes, new: bytes, path: Path, frame: Frame) -> bool:
+    """Edit MessagePack by its JSON, if that is shorter than the new bytes."""
+    operation = ("m", path, diff_values(msgpack.as_json(old), msgpack.as_json(new), ()))
+    if len(encode_canonical(operation)) >= len(new):
+        return False
+    frame.append(operation)
+    return True
 
 
 def _keep_words_whole(text: str, head: int, tail: int) -> tuple[int, int]:

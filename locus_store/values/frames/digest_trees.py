@@ -1,37 +1,37 @@
 """Digest trees: the encoded values of a state, with which a later state is compared.
 
-A small value is encoded by one C call, and its bytes are compared with the older ones. Nodes never
-change, and trees share them. Their classes are not frozen, because that makes their creation four
-times as slow.
+A small value is its encoding, which one C call makes, and whose bytes are compared with the older
+ones. Nodes never change, and trees share them. Their classes are not frozen, because that makes
+their creation four times as slow.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
+from sys import getsizeof
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
 from locus_store.errors import SerializationError
 from locus_store.values.canonical import Grown, canonicalize, canonicalize_state
 from locus_store.values.encoding import (
+    SURE,
     Json,
     decode_canonical,
     digest,
     encode_canonical,
-    is_list_encoding,
-    is_plain,
+    encode_each,
+    is_msgpack_encoding,
     join_list,
     make_object_head,
     pack_frame,
     require_json,
     require_json_size,
-    require_levels,
 )
-from locus_store.values.frames.alignment import DIGEST_BYTES
 from locus_store.values.frames.arrays import (
     KEEP_BYTES,
-    NESTED,
+    LISTS,
     ArrayNode,
     PackedList,
     build_array,
@@ -41,8 +41,9 @@ from locus_store.values.frames.arrays import (
 )
 from locus_store.values.surrogates import escape, may_be_escaped
 
-REFERENCE_BYTES: Final = 64
-"""A scalar whose encoding is not longer stands for itself in a digest."""
+REFERENCE_BYTES: Final = 512
+"""A value whose encoding is not longer stands for itself in a digest: to hash it by itself would
+take longer than to hash it again with each change beside it."""
 
 SMALL_BYTES: Final = 4096
 """A list or object in a state whose encoding is not longer is compared and hashed as a whole."""
@@ -51,45 +52,29 @@ _HASHED = b"\xc1"
 """Prefix of a digest that stands for a value; no encoding begins with it."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TextNode:
     """A string of more than ``KEEP_BYTES`` code points."""
-
-    digest: bytes
-    size: int
-    text: str
-
-    @property
-    def weight(self) -> int:
-        """The memory in bytes (an estimate)."""
-        return 100 + sys.getsizeof(self.text)
-
-
-@dataclass(slots=True)
-class SmallNode:
-    """An object or list of up to ``SMALL_BYTES``, which is compared and hashed as a whole."""
 
     has_msgpack: ClassVar = False
     digest: bytes
     size: int
-    encoded: bytes
+    text: str
 
-    @property
-    def weight(self) -> int:
-        """The memory in bytes (an estimate)."""
-        return 200 + self.size
+    def __len__(self) -> int:
+        """Return the length of the encoding."""
+        return self.size
 
-    @property
-    def is_list(self) -> bool:
-        """True for a list, False for an object."""
-        return is_list_encoding(self.encoded)
+    def __bytes__(self) -> bytes:
+        """Return the encoding."""
+        return encode_canonical(self.text)
 
-    def decode(self) -> Any:
-        """Return a new object or list for the value, in its canonical form."""
-        return decode_canonical(self.encoded)
+    def __sizeof__(self) -> int:
+        """Return the memory in bytes (an estimate)."""
+        return 100 + getsizeof(self.text)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ObjectNode:
     """An object by its entries: the state, or a larger one that is reached through keys only."""
 
@@ -101,14 +86,33 @@ class ObjectNode:
     """The entries, in the order of the keys."""
     references: dict[str, bytes]
     """The bytes that represent each entry in the digest; see ``encode_reference``."""
-    weight: int
-    """The memory in bytes (an estimate)."""
-    has_msgpack: bool = False
-    """A value in it is MessagePack."""
+
+    def __len__(self) -> int:
+        """Return the length of the encoding."""
+        return self.size
+
+    def __bytes__(self) -> bytes:
+        """Return the encoding."""
+        entries = zip(encode_each(self.children), map(bytes, self.children.values()), strict=True)
+        return make_object_head(len(self.children)) + b"".join(chain.from_iterable(entries))
+
+    def __sizeof__(self) -> int:
+        """Return the memory in bytes (an estimate)."""
+        held = sum(map(getsizeof, self.children.values()))
+        return _EMPTY_WEIGHT + 2 * len(self.names) + held + _ENTRY_WEIGHT * len(self.children)
+
+    @property
+    def has_msgpack(self) -> bool:
+        """True if a value in it is MessagePack."""
+        return any(
+            is_msgpack_encoding(child) if isinstance(child, bytes) else child.has_msgpack
+            for child in self.children.values()
+        )
 
 
-Node: TypeAlias = "bytes | TextNode | ArrayNode | SmallNode | ObjectNode"
-"""The value of a key; bytes: the encoding of a scalar or of MessagePack."""
+Node: TypeAlias = "bytes | TextNode | ArrayNode | ObjectNode"
+"""The value of a key. Bytes: the encoding of a scalar, of MessagePack, or of an object or list of
+up to ``SMALL_BYTES``."""
 
 Path: TypeAlias = tuple[str | int, ...]
 Edits: TypeAlias = "dict[str, Edits] | int | None"
@@ -124,11 +128,13 @@ class DigestTree:
         is_whole: It has the elements of its lists, so that the state can be decoded from it.
     """
 
-    __slots__ = ("_has_escaped", "_packed", "_root", "is_whole")
+    __slots__ = ("_has_escaped", "_packed", "_root", "is_whole", "weight")
 
     def __init__(self, root: ObjectNode, *, is_whole: bool = True) -> None:
         self._root: Final = root
         self.is_whole: Final = is_whole
+        self.weight: Final = getsizeof(root)
+        """The memory in bytes (an estimate)."""
         self._packed: bytes | None = None
         self._has_escaped: bool | None = None
 
@@ -141,11 +147,6 @@ class DigestTree:
     def state_bytes(self) -> int:
         """Size of the state: the length of its encoding, about that of its JSON."""
         return self._root.size
-
-    @property
-    def weight(self) -> int:
-        """The memory in bytes (an estimate)."""
-        return self._root.weight
 
     @property
     def has_msgpack(self) -> bool:
@@ -182,7 +183,7 @@ class DigestTree:
     def to_payload(self) -> bytes:
         """Return the whole state as one frame."""
         if self._packed is None:  # two threads at once: the same bytes twice
-            operation = [encode_canonical("="), encode_canonical([]), encode_node(self._root)]
+            operation = [encode_canonical("="), encode_canonical([]), bytes(self._root)]
             self._packed = pack_frame(join_list([join_list(operation)]))
         return self._packed
 
@@ -233,8 +234,8 @@ def is_msgpack(value: object) -> bool:
 
 def is_only_msgpack(value: object) -> bool:
     """Return whether a value is MessagePack, or a list of nothing else."""
-    return is_msgpack(value) and (
-        type(value) is bytes or {*map(type, cast("list[object]", value))} == {bytes}
+    return type(value) is bytes or (
+        isinstance(value, list) and bool(value) and {*map(type, value)} == {bytes}
     )
 
 
@@ -264,85 +265,65 @@ def build_object_by_entries(
     is_same = names == old.names
     if not is_same:
         "".join(keys)  # raises TypeError unless all are strings
-    has_msgpack = False
-    size = len(names)  # the head of an object is as long as that of a list
-    weight = _EMPTY_WEIGHT + 2 * len(names)
+    get, below = old.children.get, edits if isinstance(edits, dict) else None
     children: dict[str, Node] = {}
     references: dict[str, bytes] = {}
-    get, old_references = old.children.get, old.references
-    child: Node
     for key in keys:
         item, was = value[key], get(key)
-        if type(item) in NESTED:
-            below = edits.get(key, _NO_EDITS) if isinstance(edits, dict) else None
-            child = _build_nested(item, was, depth + 1, is_json=is_json, edits=below, keeps=keeps)
-            size += child.size
-            weight += child.weight - child.size
-            has_msgpack |= child.has_msgpack
-        else:
-            child = _build_scalar(item, was)
-            size += len(child) if isinstance(child, bytes) else child.size
-            has_msgpack |= type(item) is bytes
+        is_list = type(item) in LISTS
+        child: Node | None = None
+        if below is not None and was is not None and key not in below:
+            child = was
+        elif not is_list and type(was) not in _LARGE:
+            child = _build_small(item, was, depth + 1)
+        if child is None:
+            build = _build_list if is_list else _build_large
+            places = below.get(key) if below else None
+            child = build(item, was, depth + 1, is_json=is_json, edits=places, keeps=keeps)
         children[key] = child
         if child is was:
-            references[key] = old_references[key]
+            references[key] = old.references[key]
         else:
             references[key] = encode_reference(child)
             is_same = False
     if is_same:
         return old
     found = digest(b"".join((b"D", names, *references.values())))
-    weight += size + _ENTRY_WEIGHT * len(keys)
-    return ObjectNode(found, size, names, children, references, weight, has_msgpack)
+    size = len(names) + sum(map(len, children.values()))  # its head is as long as that of a list
+    return ObjectNode(found, size, names, children, references)
 
 
-def _build_nested(
-    value: object, before: Node | None, depth: int, *, is_json: bool, edits: Edits, keeps: bool
-) -> SmallNode | ObjectNode | ArrayNode:
-    if edits is _NO_EDITS and isinstance(before, (SmallNode, ObjectNode, ArrayNode)):
+def _build_large(
+    value: Any, before: Node | None, depth: int, *, is_json: bool, edits: Edits, keeps: bool
+) -> Node:
+    """Return the node of an object or scalar that may be large, or follows a large value."""
+    if type(value) is dict:
+        made = build_object_by_entries(
+            value, before, depth, is_json=is_json, edits=edits, keeps=keeps
+        )
+        return made if made.size > SMALL_BYTES or made.has_msgpack else bytes(made)
+    if isinstance(before, TextNode) and type(value) is str and value == before.text:
         return before
-    if type(value) is not dict:
-        items = cast("list[object]", value)
-        return _build_list(items, before, depth, is_json=is_json, edits=edits, keeps=keeps)
-    if not isinstance(before, ObjectNode):
-        small = _as_small(_replace_grown(value), before, depth, is_json=is_json)
-        if small is not None:
-            return small
-    made = build_object_by_entries(value, before, depth, is_json=is_json, edits=edits, keeps=keeps)
-    if made.size <= SMALL_BYTES and not made.has_msgpack:
-        return _build_small(encode_canonical(_replace_grown(value)), depth, is_json=is_json)
-    return made
-
-
-def _replace_grown(value: dict[str, object]) -> dict[str, object]:
-    """Return an object with plain lists in place of ``Grown`` ones."""
-    if Grown not in map(type, value.values()):
-        return value
-    return {key: list(it) if isinstance(it, Grown) else it for key, it in value.items()}
+    return cast("Node", _build_small(value, None, depth))
 
 
 def _build_list(
-    value: list[object],
-    before: Node | None,
-    depth: int,
-    *,
-    is_json: bool,
-    edits: Edits,
-    keeps: bool,
-) -> SmallNode | ArrayNode:
+    value: Any, before: Node | None, depth: int, *, is_json: bool, edits: Edits, keeps: bool
+) -> Node:
     items = value if type(value) is list else list(value)
-    if is_msgpack(items):
-        return _build_long_list(value, before, depth, is_json=is_json, edits=edits, keeps=keeps)
-    if not isinstance(before, ArrayNode) and (
-        len(items) <= _SAMPLE or len(encode_canonical(items[:_SAMPLE])) <= SMALL_BYTES
+    holds_msgpack = bool(items) and type(items[0]) is bytes
+    if (
+        not holds_msgpack
+        and not isinstance(before, ArrayNode)
+        and (len(items) <= _SAMPLE or len(encode_canonical(items[:_SAMPLE])) <= SMALL_BYTES)
     ):
-        small = _as_small(items, before, depth, is_json=is_json)
+        small = _build_small(items, before, depth)
         if small is not None:
             return small
     made = _build_long_list(value, before, depth, is_json=is_json, edits=edits, keeps=keeps)
-    if made.size <= SMALL_BYTES:
-        return _build_small(encode_canonical(items), depth, is_json=is_json)
-    return made
+    if len(made) > SMALL_BYTES or holds_msgpack:
+        return made
+    return bytes(made) if made.is_kept else encode_canonical(items)
 
 
 def _build_long_list(
@@ -363,43 +344,26 @@ def _build_long_list(
     return build_array(value, before, depth, is_json=is_json, keeps=keeps)
 
 
-def _build_scalar(value: object, before: Node | None) -> bytes | TextNode:
-    if type(before) is TextNode and value == before.text and type(value) is str:
-        return before
-    raw = encode_canonical(value)
-    if type(before) is bytes and raw == before:
-        return before
-    if type(value) is bytes:
-        return raw
-    if type(value) is not str:
-        require_json(raw, 0)
-    elif len(value) > KEEP_BYTES:
-        return TextNode(digest(raw), len(raw), value)
-    return raw
+def _build_small(value: object, before: Node | None, depth: int) -> Node | None:
+    """Return the node of a scalar, or of an object or list of up to ``SMALL_BYTES``.
 
-
-def _as_small(value: object, before: Node | None, depth: int, *, is_json: bool) -> SmallNode | None:
-    """Return the node of a value of up to ``SMALL_BYTES``.
-
-    ``None`` for a larger one, and for an object with MessagePack as the value of a key.
+    ``None`` for a larger one, and for an object with MessagePack or a ``Grown`` list in it.
     """
-    encoded = encode_canonical(value)
-    if type(before) is SmallNode and encoded == before.encoded:
-        return before
-    if len(encoded) > SMALL_BYTES:
-        return None
-    if not is_plain(encoded, depth - 1):
-        if type(value) is dict and any(map(is_msgpack, value.values())):
-            return None
-        (require_levels if is_json else require_json)(encoded, depth - 1)
-    return SmallNode(digest(encoded), len(encoded), encoded)
-
-
-def _build_small(encoding: bytes, depth: int, *, is_json: bool) -> SmallNode:
-    if len(encoding) > SMALL_BYTES:
-        raise ValueError("another thread changes the value")
-    (require_levels if is_json else require_json)(encoding, depth - 1)
-    return SmallNode(digest(encoding), len(encoding), encoding)
+    try:
+        encoded = encode_canonical(value)
+        if encoded == before:
+            return before
+        if type(value) is str and len(value) > KEEP_BYTES:
+            return TextNode(digest(encoded), len(encoded), value)
+        if type(value) in SURE or type(value) is bytes:
+            return encoded
+        if len(encoded) <= SMALL_BYTES:
+            require_json(encoded, depth - 1)
+            return encoded
+    except TypeError:
+        if type(value) is not dict and type(value) is not list:
+            raise
+    return None
 
 
 def _drop_elements(node: Node) -> Node:
@@ -408,12 +372,7 @@ def _drop_elements(node: Node) -> Node:
     if not isinstance(node, ObjectNode):
         return node
     children = {key: _drop_elements(child) for key, child in node.children.items()}
-    weight = node.weight + _sum_weights(children) - _sum_weights(node.children)
-    return replace(node, children=children, weight=weight)
-
-
-def _sum_weights(children: Mapping[str, Node]) -> int:
-    return sum(len(it) if isinstance(it, bytes) else it.weight for it in children.values())
+    return replace(node, children=children)
 
 
 def has_escaped(node: Node) -> bool:
@@ -422,24 +381,8 @@ def has_escaped(node: Node) -> bool:
         return may_be_escaped(node)
     if isinstance(node, ObjectNode):
         return may_be_escaped(node.names) or any(map(has_escaped, node.children.values()))
-    if isinstance(node, ArrayNode):
-        return any(map(may_be_escaped, node.chunks))
-    return may_be_escaped(node.text.encode() if isinstance(node, TextNode) else node.encoded)
-
-
-def encode_node(node: Node) -> bytes:
-    """Return the encoding of a node's value."""
-    if isinstance(node, bytes):
-        return node
-    if isinstance(node, SmallNode):
-        return node.encoded
-    if isinstance(node, ObjectNode):
-        entries = node.children.items()
-        parts = [it for key, child in entries for it in (encode_canonical(key), encode_node(child))]
-        return b"".join([make_object_head(len(entries)), *parts])
-    if isinstance(node, ArrayNode):
-        return node.encode_range(0, len(node.digests) // DIGEST_BYTES)
-    return encode_canonical(node.text)
+    encodings = node.chunks if isinstance(node, ArrayNode) else [bytes(node)]
+    return any(map(may_be_escaped, encodings))
 
 
 def open_node(node: Node) -> object:
@@ -448,14 +391,12 @@ def open_node(node: Node) -> object:
         return decode_canonical(node)
     if isinstance(node, ObjectNode):
         return OpenedObject((key, open_node(it)) for key, it in node.children.items())
-    if isinstance(node, ArrayNode):
-        return PackedList(node)
-    return node.text if isinstance(node, TextNode) else node.decode()
+    return PackedList(node) if isinstance(node, ArrayNode) else node.text
 
 
 def open_whole(node: Node) -> object:
     """Return a new object for a node's value, in its canonical form."""
-    return decode_opened(open_node(node))
+    return decode_canonical(node) if isinstance(node, bytes) else decode_opened(open_node(node))
 
 
 def decode_opened(part: object) -> object:
@@ -478,7 +419,7 @@ def encode_reference(node: Node) -> bytes:
     return _HASHED + node.digest
 
 
-_NO_EDITS: Final[dict[str, Edits]] = {}
+_LARGE: Final = frozenset({TextNode, ArrayNode, ObjectNode})
 _SAMPLE: Final = 64
 """The first elements of a list, whose encoding may show that the list is a long one."""
 
@@ -491,5 +432,4 @@ _NO_OBJECT: Final = ObjectNode(
     encode_canonical([]),
     {},
     {},
-    _EMPTY_WEIGHT + 2 * len(encode_canonical([])),
 )

@@ -14,10 +14,11 @@ from locus_store.values.encoding import (
     TooLargeError,
     decode,
     encode,
+    encode_canonical,
     measure_json,
     unpack_frames,
 )
-from locus_store.values.frames.diffing import Frame, diff_values
+from locus_store.values.frames.diffing import diff_values
 from locus_store.values.frames.digest_trees import DigestTree, Edits, is_msgpack
 from locus_store.values.frames.operations import (
     check_operation,
@@ -176,9 +177,8 @@ class Folder:
                 self.get_settled()
                 holder = self._walk(path)
                 if isinstance(holder, dict) and key in holder:
-                    frame = Frame()
-                    diff_values(holder[key], convert_to_json(value), (*path, key), frame)
-                    return map(decode_sorted, frame.operations)
+                    frame = diff_values(holder[key], convert_to_json(value), (*path, key))
+                    return cast("list[list[Json]]", decode_sorted(encode_canonical(frame)))
         return iterate_json_operations(operation)
 
     def build_exact(self) -> dict[str, Json]:
