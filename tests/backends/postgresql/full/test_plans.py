@@ -82,8 +82,8 @@ FROM locus_threads t JOIN locus_lines l USING (tenant, thread_id)
 JOIN locus_checkpoints c ON c.line = l.line AND c.sequence = l.head
 WHERE t.thread >= $first;
 
-INSERT INTO locus_messages (thread, sequence, message_id, role, created_at, digest)
-SELECT t.thread, s, 'message-' || s, 'user', now(), '\\x00'
+INSERT INTO locus_messages (thread, namespace, sequence, message_id, role, created_at, digest)
+SELECT t.thread, '', s, 'message-' || s, 'user', now(), '\\x00'
 FROM locus_threads t, generate_series(1, 10) s WHERE t.thread >= $first;
 
 INSERT INTO locus_logs (thread, namespace, revision, message_count, last_sequence, changed_at)

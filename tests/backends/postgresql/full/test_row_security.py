@@ -58,7 +58,7 @@ PARENTS = """
 INSERT INTO locus_threads (thread, tenant, thread_id, created_at, active_at)
   VALUES ({n}, '{tenant}', 't', now(), now());
 INSERT INTO locus_lines (line, tenant, thread_id, namespace, head, open_chain, last_sequence,
-  updated_at) VALUES ({n}, '{tenant}', 't', '/', 1, 1, 1, now());
+  updated_at) VALUES ({n}, '{tenant}', 't', '', 1, 1, 1, now());
 INSERT INTO locus_turns VALUES ('{tenant}', 't', {n}, now(), 1, '[]');
 INSERT INTO locus_quotas VALUES ('{tenant}', '{{}}', '{{}}', {n});
 INSERT INTO locus_store (item, tenant, namespace, key, created_at, updated_at)
@@ -78,9 +78,9 @@ INSERT INTO locus_segments (line, last, first, chain, payload) VALUES ({n}, 1, 1
 INSERT INTO locus_writes (line, checkpoint_id, task_id, idx, channel, created_at)
   VALUES ({n}, 'c', 'k', 0, 'h', now());
 INSERT INTO locus_logs (thread, namespace, revision, message_count, last_sequence, changed_at)
-  VALUES ({n}, '/', 1, 1, 1, now());
-INSERT INTO locus_messages (thread, sequence, message_id, role, digest, created_at)
-  VALUES ({n}, 1, 'm', 'user', '', now());
+  VALUES ({n}, '', 1, 1, 1, now());
+INSERT INTO locus_messages (thread, namespace, sequence, message_id, role, digest, created_at)
+  VALUES ({n}, '', 1, 'm', 'user', '', now());
 INSERT INTO locus_embeddings VALUES ({n}, 0, '[1,2,3]');
 INSERT INTO locus_search VALUES ({n}, 1, 0, 'word');
 """
