@@ -529,7 +529,7 @@ async def test_late_writes_of_a_pruned_step_are_dropped(saver, another):
 async def test_late_writes_of_a_pruned_step_wait_for_the_next_step(saver, another, monkeypatch):
     await walk(saver, "v1")
     pruned, refused = anyio.Event(), anyio.Event()
-    save, send = saver.backend.write_state, saver.backend.put_writes
+    save, send = saver.backend.write_state, saver.backend.store_writes
 
     async def save_and_answer_late(*args, **options):
         saved = await save(*args, **options)
@@ -546,7 +546,7 @@ async def test_late_writes_of_a_pruned_step_wait_for_the_next_step(saver, anothe
             raise
 
     monkeypatch.setattr(saver.backend, "write_state", save_and_answer_late)
-    monkeypatch.setattr(saver.backend, "put_writes", send_and_note)
+    monkeypatch.setattr(saver.backend, "store_writes", send_and_note)
     async with anyio.create_task_group() as group:
         group.start_soon(put, saver, "v2", "v1")
         await pruned.wait()

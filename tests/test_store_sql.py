@@ -127,7 +127,7 @@ async def test_many_concurrent_calls_take_few_statements(make, monkeypatch) -> N
 
     async with make() as store:
         await store.put(NS, "first", 1)
-        for name in ("_execute", "run_all", "run_each"):  # what compiled statements send
+        for name in ("_execute", "run_all"):  # what compiled statements send
             monkeypatch.setattr(Compiled, name, noting(getattr(Compiled, name)))
         sa.event.listen(sa.Engine, "before_cursor_execute", note)
         try:
