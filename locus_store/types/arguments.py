@@ -73,7 +73,7 @@ def check_text(
         raise InvalidArgumentError(
             f"{name} must have {minimum} to {maximum} characters, not {len(value)}"
         )
-    if "\0" in value or not (value.isascii() or SURROGATE.search(value) is None):
+    if not value.isprintable() and ("\0" in value or SURROGATE.search(value)):
         raise InvalidArgumentError(f"{name} {value!r} has a NUL or a lone surrogate in it")
     return value
 
