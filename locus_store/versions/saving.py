@@ -64,6 +64,8 @@ def save(lines: Lines, request: Save) -> Written:
             return _confirm(lines, line, same, request)
     if line is None:
         line = lines.create(request)
+        if line.head is not None:  # another save created it since it was looked for
+            return save(lines, request)
     else:
         lines.touch(request)
     if same:

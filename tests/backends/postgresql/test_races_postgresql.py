@@ -13,6 +13,7 @@ from servers import DEADLINE_SECONDS, wait_until
 from tiers import ALL
 
 from locus_store import (
+    ConflictError,
     NewMessage,
     PostgreSQLBackend,
     PostgreSQLMessageLog,
@@ -23,7 +24,8 @@ from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.sql import message_log
 from locus_store.sql.threads.repository import Repository
 from locus_store.testing.turns import run_outside
-from locus_store.types import PendingWrite
+from locus_store.types import Expected, PendingWrite
+from locus_store.types.thread_info import claim_of
 
 pytestmark = pytest.mark.anyio
 
@@ -252,3 +254,32 @@ async def test_a_write_of_no_turn_does_not_wait_for_the_turn_that_refuses_it(mig
                     await asyncio.wait_for(run_outside(log.pop("t")), DEADLINE_SECONDS)
             await holder.close()
             assert (await log.pop("t")).message.content == 1
+
+
+async def test_a_first_save_that_another_one_overtakes_is_a_conflict(
+    backend, migrated_database, monkeypatch
+):
+    """It became a root above the other one, whose state was lost without a word.
+
+    The thread was claimed, so both saves are transactions.
+    """
+    create, none = Repository.create, Expected(made_from=None, head=None)
+
+    async def save_elsewhere() -> None:
+        async with PostgreSQLBackend(migrated_database) as other:
+            await other.write_state("t", {"n": 1}, expected=none, claim=claim_of("t", "alice"))
+
+    def create_late(repo, save):
+        if save.writer == "late":
+            faster = threading.Thread(target=lambda: asyncio.run(save_elsewhere()))
+            faster.start()
+            faster.join()
+        return create(repo, save)
+
+    await backend.claim_thread("t", "alice")
+    monkeypatch.setattr(Repository, "create", create_late)
+    claim = claim_of("t", "alice")
+    with pytest.raises(ConflictError):
+        await backend.write_state("t", {"n": 2}, expected=none, writer="late", claim=claim)
+    assert await backend.load("t") == {"n": 1}
+    assert len(await backend.history("t")) == 1
