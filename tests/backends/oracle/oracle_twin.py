@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
+from weakref import WeakSet
 
 import oracledb
 import orjson
@@ -33,9 +34,17 @@ from sqlalchemy.dialects.oracle.dictionary import DB_LINK_PLACEHOLDER
 from sqlalchemy.ext.compiler import compiles
 
 from locus_store.backends.oracle import dialect
-from locus_store.backends.oracle.columns import JsonExists, bind_value
+from locus_store.backends.oracle.columns import COLUMNS, JsonExists, bind_value
+from locus_store.backends.sqlite.columns import SQLiteColumns
 from locus_store.sql import migrate
-from locus_store.sql.columns.dialect_columns import Json, JsonValue, _ReadJson, load_value
+from locus_store.sql.columns import types
+from locus_store.sql.columns.dialect_columns import (
+    Json,
+    JsonValue,
+    _ReadJson,
+    get_columns,
+    load_value,
+)
 from locus_store.sql.schema.tables import make_tables
 
 if TYPE_CHECKING:
@@ -480,6 +489,20 @@ def sqlite(path: Path) -> sa.Connection:
         _opening.reset(token)
 
 
+class _Columns(SQLiteColumns):
+    """SQLite's, with the mark that Oracle's keys have: patterns are sent with it."""
+
+    key_mark = COLUMNS.key_mark
+
+
+def _get_columns(dialect: sa.Dialect) -> Any:
+    return _Columns() if dialect in _twins else get_columns(dialect)
+
+
+_twins: WeakSet[sa.Dialect] = WeakSet()
+types.get_columns = _get_columns
+
+
 @cache
 def _make_engine() -> sa.Engine:
     """One for all files: it remembers the statements that it has compiled."""
@@ -488,6 +511,7 @@ def _make_engine() -> sa.Engine:
         return sqlite3.connect(_opening.get(), timeout=30, check_same_thread=False)
 
     made = sa.create_engine("sqlite://", poolclass=sa.NullPool, creator=opened)
+    _twins.add(made.dialect)
     event.listen(made, "connect", _teach)
     event.listen(made, "before_cursor_execute", _translated, retval=True)
     return made
