@@ -89,7 +89,7 @@ def count_rows(threads: list[Thread]) -> int:
 
 
 def has_text(wanted: bytes, contents: Iterable[bytes], threads: Iterable[Thread]) -> bool:
-    """Whether documents, or the frames of their versions that are not sealed, hold a text."""
+    """Return whether a text stands in documents, or in the unsealed frames of versions."""
     payloads = (it.payload for it in iterate_rows(threads) if not is_sealed(it.payload))
     frames = (b"".join(unpack_frames(it, MAX_STATE_BYTES)) for it in payloads)
     return any(wanted in it for it in (*contents, *frames))

@@ -279,7 +279,7 @@ async def test_a_destroyed_key_makes_copies_of_the_data_unreadable(
 async def test_a_key_that_a_restored_store_lacks_is_put_back(
     old: Encryption, url: str, new: bool, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is acknowledged between the restore and the next question is readable."""
+    """A save that is acknowledged after the restore, before keys are read again, is readable."""
     other = with_ring(old, old.ring)
     async with open_storage(url, encryption=old) as one, open_storage(url, encryption=other) as two:
         key = (await old.load("default")).current

@@ -174,10 +174,8 @@ class IndexedRepository(LockingRepository):
         if "[" in pattern:
             return None
         like = "".join(_LIKE.get(it, it) for it in pattern)
-        plain, mark = (
-            self.match_pattern(column, like),
-            get_columns(self.connection.dialect).key_mark,
-        )
+        plain = self.match_pattern(column, like)
+        mark = get_columns(self.connection.dialect).key_mark
         if not mark:
             return plain
         escaped = self.match_pattern(column, mark + like)
