@@ -126,9 +126,11 @@ def _require_kind(kind: str, data: bytes) -> bytes:
     return data
 
 
-def pack_stored(value: Any) -> bytes:
-    """Return the MessagePack of a stored value: JSON, or MessagePack as bytes."""
-    return value if type(value) is bytes else get_packed(value)
+def pack_each(values: list[Any]) -> list[bytes]:
+    """Return the MessagePack of stored values, each of which is JSON, or MessagePack as bytes."""
+    if {*map(type, values)} == {bytes}:
+        return values
+    return [it if type(it) is bytes else get_packed(it) for it in values]
 
 
 class Extension:

@@ -34,7 +34,7 @@ from locus_store.values.msgpack import (
     convert_to_json,
     from_json,
     has_no_tag,
-    pack_stored,
+    pack_each,
     to_json,
 )
 from locus_store.values.surrogates import may_be_escaped, restore, unescape
@@ -147,7 +147,7 @@ class ChannelValues:
 
     def make_makers(self, elements: list[Any]) -> list[Maker]:
         """Return functions that each return a new object for an element of the list."""
-        data = list(map(pack_stored, elements))
+        data = pack_each(elements)
         objects = self.load(MSGPACK, join_list(data))
         return [
             make_copier(value) or partial(self.load, MSGPACK, each)
@@ -161,7 +161,7 @@ class ChannelValues:
         """
         if not elements or (self._is_langgraphs and _PLAIN.issuperset(map(type, elements))):
             return elements.copy()
-        data = list(map(pack_stored, elements))
+        data = pack_each(elements)
         return [
             value
             if type(value) in SCALARS or (shares and is_message(type(value)))
