@@ -268,25 +268,21 @@ class PostgreSQLDatabase(ServerDatabase):
         if self.opened.has_row_security:
             name_tenant(connection, self.tenant)
 
-    def begin_write(self, connection: Connection) -> None:
-        """Begin to write. Each statement sees earlier commits, so lock first, then read."""
+    def begin_write(self, connection: Connection, seconds: float | None = None) -> None:
+        """Begin to write. Each statement sees earlier commits, so lock first, then read.
+
+        With ``seconds``, no statement takes longer, waiting for locks included.
+        """
         self.begin_bare(connection)
+        if seconds is not None:  # until the transaction ends; 0 would be no limit
+            limit = f"{max(1, round(seconds * 1000))}ms"
+            connection.execute(sa.select(set_config("statement_timeout", limit)))
         self.keep_index(connection)
 
     def begin_bare(self, connection: Connection) -> None:
         """Begin to write; the statements themselves decide whether the text index is known."""
         connection.execution_options(isolation_level="READ COMMITTED")
         connection.begin()
-
-    def begin_write_within(self, connection: Connection, seconds: float) -> None:
-        """Begin as ``begin_write`` does; limit each statement's time, waiting for locks included.
-
-        The limit ends with the transaction.
-        """
-        self.begin_bare(connection)
-        limit = f"{max(1, round(seconds * 1000))}ms"  # 0 would be no limit
-        connection.execute(sa.select(set_config("statement_timeout", limit)))
-        self.keep_index(connection)
 
     def begin_read(self, connection: Connection) -> None:
         connection.execution_options(isolation_level="REPEATABLE READ")

@@ -16,6 +16,7 @@ from locus_store.runtime import observe
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, Undecided
 from locus_store.sql.connections.backend import GROUP_BYTES
 from locus_store.sql.connections.pool import LoopPool
+from locus_store.sql.threads.pending import list_fields
 from locus_store.versions import PutWrites
 from locus_store.versions.archives import compute_write_checksum
 from locus_store.versions.renewing import compute_ttl_slack
@@ -36,18 +37,8 @@ def _make_head(put: PutWrites) -> tuple[Any, ...]:
 
 
 def _make_rows(put: PutWrites) -> list[tuple[Any, ...]]:
-    return [
-        (
-            write.task_id,
-            write.idx,
-            write.channel,
-            write.type,
-            write.task_path,
-            write.basis,
-            compute_write_checksum(put.checkpoint_id, write) + write.payload,
-        )
-        for write in put.writes
-    ]
+    name = put.checkpoint_id
+    return [(*list_fields(it), compute_write_checksum(name, it) + it.payload) for it in put.writes]
 
 
 class WriteBatches:

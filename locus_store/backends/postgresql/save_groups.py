@@ -430,11 +430,7 @@ class Saves:
             return written
 
         def begin(connection: Connection) -> None:
-            left = _compute_seconds_left(item.deadline)
-            if left is None:
-                database.begin_write(connection)
-            else:
-                database.begin_write_within(connection, left)
+            database.begin_write(connection, _compute_seconds_left(item.deadline))
 
         result: Written | Exception
         try:

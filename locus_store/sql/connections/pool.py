@@ -107,7 +107,7 @@ class PooledRunner:
         it ``is_repeatable``.
         """
         pool = await self.get_pool()
-        run = partial(pool.run_statement, body)
+        run = partial(pool.run_transaction, body, self.database.begin_statement)
         return await pool.run_write(partial(pool.retry, run) if is_repeatable else run, thread_id)
 
     async def read(self, body: Body[T]) -> T:
@@ -286,20 +286,12 @@ class LoopPool(LeasingPool):
         try:
             return await self.retry_lost_races(begin, body)
         except UndoneError as exc:
-            self.note(exc)
-            observe.report_retry("connection", exc)
-        return await self.retry_lost_races(begin, body)
-
-    async def run_statement(self, body: Body[T]) -> T:
-        """Run a body in autocommit; retry after a lost race."""
-        try:
-            return await self.retry_lost_races(self.database.begin_statement, body)
-        except UndoneError as exc:
-            if not self.database.is_lost_primary(exc):  # the statement may have been executed
+            is_statement = begin == self.database.begin_statement  # it may have been executed
+            if is_statement and not self.database.is_lost_primary(exc):
                 raise LostConnectionError from exc
             self.note(exc)
             observe.report_retry("connection", exc)
-        return await self.retry_lost_races(self.database.begin_statement, body)
+        return await self.retry_lost_races(begin, body)
 
     async def retry_lost_races(self, begin: Body[None], body: Body[T]) -> T:
         """Run a body; retry after a lost race."""

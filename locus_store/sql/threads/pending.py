@@ -98,12 +98,13 @@ def make_columns(
 ) -> dict[str, Sequence[Any]]:
     """Return the columns of the rows of pending writes, without their time."""
     place = [line] * len(writes), [checkpoint_id] * len(writes)
-    fields = zip(*map(_list_fields, writes), strict=True)
+    fields = zip(*map(list_fields, writes), strict=True)
     payloads = [compute_write_checksum(checkpoint_id, it) + it.payload for it in writes]
     return dict(zip(("line", *WRITE), (*place, *fields, payloads), strict=True))
 
 
-_list_fields = attrgetter(*WRITE[1:-1])
+list_fields = attrgetter(*WRITE[1:-1])
+"""Returns the fields of a pending write that are columns, without its payload."""
 
 
 def fill_parameters(name: str, values: Sequence[Any]) -> tuple[int, dict[str, Any]]:

@@ -666,13 +666,13 @@ async def test_saves_that_wait_for_one_locked_thread_share_one_timeout(
 ) -> None:
     """The time that a save may take is counted from its submission, not from its turn."""
     given: list[float] = []
-    begin = PostgreSQLDatabase.begin_write_within
+    begin = PostgreSQLDatabase.begin_write
 
     def noted(self: PostgreSQLDatabase, connection: sa.Connection, seconds: float) -> None:
         given.append(seconds)
         begin(self, connection, seconds)
 
-    monkeypatch.setattr(PostgreSQLDatabase, "begin_write_within", noted)
+    monkeypatch.setattr(PostgreSQLDatabase, "begin_write", noted)
     async with opened(migrated_database, statement_timeout_seconds=0.5) as checkpointer:
         await checkpointer.save(STATE, "t", "v0")
         async with session(migrated_database, locked("t")):
