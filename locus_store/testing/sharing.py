@@ -187,6 +187,11 @@ class Concurrency(Kit):
         told = await self.read_all_texts(objects[0], "t")
         assert told == {f"v{n}": [str(n)] for n in range(50)}
 
+    @requires("branching")
+    async def test_an_unused_object_reads_a_mark(self, backend: Any, another: Another) -> None:
+        written = await backend.write_state("t", {"n": 1})
+        assert (await another().backend.version("t")).mark == written.mark
+
     @seam("connection", "loop")
     async def test_closing_in_the_middle_breaks_no_save_or_load(self, checkpointer: Any) -> None:
         names = [f"t{n}" for n in range(12)]

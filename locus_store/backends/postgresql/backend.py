@@ -206,10 +206,11 @@ class PostgreSQLBackend(ServerBackend):
         self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
     ) -> Version | None:
         check_names(thread_id, namespace, checkpoint_id)
-        fast, store = self._database.fast, self._database.opened.store
+        fast = self._database.fast
         text = fast.head_version if checkpoint_id is None else fast.named_version
         key = fast.make_key(thread_id, namespace, checkpoint_id)
         rows = await self._ask_line(text, key, thread_id)
+        store = self._database.opened.store  # known once the database was opened
         return next(iter(fast.make_versions(rows, store, thread_id, namespace)), None)
 
     async def history(
