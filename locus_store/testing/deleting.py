@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from copy import deepcopy
 from itertools import permutations
@@ -375,6 +376,14 @@ class Expiry(Kit):
         at = await self.read_expiry(backend)
         await checkpointer.save(self.said(await checkpointer.load("t"), "b"), "t")
         assert await self.read_expiry(backend) == at
+
+    @requires("ttl", "branching")
+    async def test_the_time_to_live_of_one_of_two_saves_at_once_counts(self, backend: Any) -> None:
+        await asyncio.gather(
+            backend.write_state("t", {"n": 1}, namespace="a"),
+            backend.write_state("t", {"n": 1}, namespace="b", ttl_seconds=3_600),
+        )
+        assert await self.read_expiry(backend) is not None
 
     async def read_expiry(self, backend: Any) -> Any:
         """Return the expiry of thread ``t``."""

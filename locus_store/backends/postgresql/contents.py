@@ -88,9 +88,15 @@ def parse_payloads(row: Mapping[str, Any], after: int) -> list[bytes]:
 # a write behind, which every reader ignores.
 PUT_WRITES: Final = """
 WITH b AS MATERIALIZED (
-  SELECT * FROM {batches} b (number, thread_id, namespace, checkpoint_id, sequence, line, digest,
-    must_exist, ttl, slack, turn)
-  WHERE (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $2 AND {turn_of_batch}),
+  -- A thread whose time to live is due is locked; the holder of its lock is waited for elsewhere.
+  SELECT b.*, d.thread AS due FROM {batches} b (number, thread_id, namespace, checkpoint_id,
+    sequence, line, digest, must_exist, ttl, slack, turn)
+  LEFT JOIN LATERAL (SELECT t.thread FROM {threads} t
+    WHERE b.ttl IS NOT NULL AND t.tenant = $1 AND t.thread_id = b.thread_id
+      AND t.expires_at < statement_timestamp() + make_interval(secs => b.ttl) OFFSET 0) d ON true
+  WHERE (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $2 AND {turn_of_batch}
+    AND (d.thread IS NULL OR (SELECT t.thread FROM {threads} t WHERE t.thread = d.thread
+      FOR NO KEY UPDATE SKIP LOCKED) IS NOT NULL)),
 there AS MATERIALIZED (
   SELECT t.thread_id, b.namespace FROM b CROSS JOIN LATERAL (
     SELECT t.thread_id FROM {threads} t
@@ -106,10 +112,10 @@ new_lines AS (
   ON CONFLICT (tenant, thread_id, namespace) DO NOTHING
   RETURNING line, thread_id, namespace),
 l AS MATERIALIZED (
-  SELECT b.number, b.checkpoint_id, b.thread_id, b.ttl, b.slack, n.line
+  SELECT b.number, b.checkpoint_id, b.ttl, b.slack, b.due, n.line
   FROM b JOIN new_lines n ON n.thread_id = b.thread_id AND n.namespace = b.namespace
   UNION ALL
-  SELECT b.number, b.checkpoint_id, b.thread_id, b.ttl, b.slack, l.line
+  SELECT b.number, b.checkpoint_id, b.ttl, b.slack, b.due, l.line
   FROM b CROSS JOIN LATERAL (
     SELECT l.line FROM {lines} l
     WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace
@@ -117,14 +123,12 @@ l AS MATERIALIZED (
         WHERE t.tenant = $1 AND t.thread_id = b.thread_id)
       AND {has_version}
     FOR KEY SHARE SKIP LOCKED) l),
-renewed AS (  -- It waits for no lock, whose holder is active in the thread.
+renewed AS (
   UPDATE {threads} t SET expires_at = {expiry_of_writes}
-  FROM (SELECT l.ttl, l.slack, o.thread FROM l CROSS JOIN LATERAL (
-      SELECT t.thread FROM {threads} t WHERE t.tenant = $1 AND t.thread_id = l.thread_id
-        AND t.expires_at < statement_timestamp() + make_interval(secs => l.ttl)
-      FOR NO KEY UPDATE SKIP LOCKED) o
-    WHERE l.ttl IS NOT NULL) l
-  WHERE t.thread = l.thread),
+  FROM (  -- The condition, always true of a time to live, lets the planner expect few rows.
+    SELECT l.due, max(l.ttl) AS ttl, max(l.slack) AS slack FROM l WHERE l.ttl > 0 GROUP BY l.due) l
+  WHERE t.thread = l.due
+    AND t.expires_at < statement_timestamp() + make_interval(secs => l.ttl)),
 kept AS (
   INSERT INTO {writes} AS w (line, checkpoint_id, task_id, idx, channel, type, task_path, basis,
     payload, created_at)

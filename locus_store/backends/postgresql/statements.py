@@ -54,10 +54,12 @@ there AS MATERIALIZED (  -- LATERAL: as a join, without statistics, it read the 
     FROM {threads} t WHERE t.tenant = $1 AND t.thread_id = i.thread_id
       AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
     FOR KEY SHARE SKIP LOCKED) t),
-active AS ({active_appends}
-  SELECT t.thread, i.ttl, i.slack FROM input i JOIN there t ON t.thread_id = i.thread_id
-  WHERE i.line IS NULL AND i.owner IS NULL AND (t.has_version OR NOT i.thread_must_exist)
-    AND (t.active_at <> {minute} OR (i.ttl IS NOT NULL AND {is_late}))),
+active AS (
+  SELECT a.thread, max(a.ttl) AS ttl, max(a.slack) AS slack FROM ({active_appends}
+    SELECT t.thread, i.ttl, i.slack FROM input i JOIN there t ON t.thread_id = i.thread_id
+    WHERE i.line IS NULL AND i.owner IS NULL AND (t.has_version OR NOT i.thread_must_exist)
+      AND (t.active_at <> {minute} OR (i.ttl IS NOT NULL AND {is_late}))) a
+  GROUP BY a.thread),
 ordered AS MATERIALIZED (  -- Two statements may touch the same threads.
   SELECT t.thread FROM {threads} t WHERE t.thread IN (SELECT w.thread FROM active w)
   ORDER BY t.thread_id COLLATE "C" FOR NO KEY UPDATE),
@@ -70,7 +72,8 @@ new_threads AS (
   INSERT INTO {threads} AS t (tenant, thread_id, user_id, name, metadata, created_at, active_at,
     expires_at)
   SELECT DISTINCT ON (i.thread_id COLLATE "C") $1, i.thread_id, i.owner{user_type}, i.thread_name,
-    i.thread_metadata::jsonb, statement_timestamp(), {minute}, {expiry}
+    i.thread_metadata::jsonb, statement_timestamp(), {minute},
+    max({expiry}) OVER (PARTITION BY i.thread_id COLLATE "C")
   FROM input i WHERE i.line IS NULL AND NOT i.thread_must_exist
     AND i.thread_id NOT IN (SELECT t.thread_id FROM there t)
   ORDER BY i.thread_id COLLATE "C", i.owner IS NULL, i.namespace COLLATE "C"
@@ -163,8 +166,8 @@ moved AS (
   FROM appended w WHERE l.line = w.line),
 """
 _ACTIVE_APPENDS: Final = """
-  SELECT -w.thread AS thread, w.ttl, w.slack FROM appended w WHERE w.thread < 0
-  UNION ALL"""
+    SELECT -w.thread AS thread, w.ttl, w.slack FROM appended w WHERE w.thread < 0
+    UNION ALL"""
 _WON_APPENDS: Final = """
   SELECT w.line, w.sequence, CASE WHEN w.basis IS NULL THEN w.sequence ELSE w.open_chain END
     AS chain, w.head AS parent, {shown} FROM appended w

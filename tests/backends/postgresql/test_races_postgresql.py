@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -283,3 +284,56 @@ async def test_a_first_save_that_another_one_overtakes_is_a_conflict(
         await backend.write_state("t", {"n": 2}, expected=none, writer="late", claim=claim)
     assert await backend.load("t") == {"n": 1}
     assert len(await backend.history("t")) == 1
+
+
+PUT = PendingWrite("task", 0, "channel", "type", b"value")
+
+
+async def read_seconds_left(backend):
+    return ((await backend.read_thread("t")).expires_at - datetime.now(UTC)).total_seconds()
+
+
+async def test_writes_renew_a_thread_that_another_transaction_has_locked(
+    backend, migrated_database
+):
+    """They were stored, and expired with the thread a minute later."""
+    await backend.write_state("t", {"n": 1}, ttl_seconds=60)
+    holder = await asyncpg.connect(migrated_database)
+    async with holder.transaction():
+        await holder.execute("SELECT 1 FROM locus_threads FOR UPDATE")
+        put = asyncio.ensure_future(backend.put_writes("t", "c", [PUT], ttl_seconds=3_600))
+        await waits_for_a_lock(migrated_database)
+    assert await put
+    await holder.close()
+    assert await read_seconds_left(backend) > 3_000
+
+
+@pytest.mark.parametrize("others", [None, 120])
+@pytest.mark.parametrize("kind", ["save", "put"])
+async def test_calls_that_share_a_statement_renew_a_thread_for_the_longest_time(
+    backend, migrated_database, kind, others
+):
+    """That of any one of them was taken."""
+    names = [f"n{number}" for number in range(5)]
+    for name in names:
+        await backend.write_state("t", {"n": 1}, namespace=name, ttl_seconds=60)
+    connection = await asyncpg.connect(migrated_database)
+    for longest in names:
+        await connection.execute(
+            "UPDATE locus_threads SET active_at = active_at - interval '1 hour', "
+            "expires_at = now() + interval '1 minute'"
+        )
+        seconds = {name: 3_600 if name == longest else others for name in names}
+        if kind == "save":
+            calls = (
+                backend.write_state("t", {"n": 2}, namespace=it, ttl_seconds=seconds[it])
+                for it in names
+            )
+        else:
+            calls = (
+                backend.put_writes("t", longest, [PUT], namespace=it, ttl_seconds=seconds[it])
+                for it in names
+            )
+        await asyncio.gather(*calls)
+        assert await read_seconds_left(backend) > 3_000
+    await connection.close()
