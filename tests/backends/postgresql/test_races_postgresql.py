@@ -22,7 +22,7 @@ from locus_store import (
     postgresql_checkpointer,
 )
 from locus_store.checkpointer import StorageBackendAdapter
-from locus_store.sql import message_log
+from locus_store.sql import backend as sql_backend, message_log
 from locus_store.sql.threads.repository import Repository
 from locus_store.testing.turns import run_outside
 from locus_store.types import Expected, PendingWrite
@@ -337,3 +337,27 @@ async def test_calls_that_share_a_statement_renew_a_thread_for_the_longest_time(
         await asyncio.gather(*calls)
         assert await read_seconds_left(backend) > 3_000
     await connection.close()
+
+
+async def test_a_copy_whose_source_is_forgotten_meanwhile_is_not_made(
+    backend, migrated_database, monkeypatch
+):
+    """The copy of what was forgotten stayed, and no call said so."""
+    await backend.claim_thread("t", "alice")
+    await backend.write_state("t", {"n": 1})
+    run = sql_backend._Copy.run
+
+    async def forget() -> None:
+        async with PostgreSQLBackend(migrated_database) as other:
+            await other.forget_user("alice")
+
+    def forget_and_copy(copy):
+        monkeypatch.setattr(sql_backend._Copy, "run", run)
+        faster = threading.Thread(target=lambda: asyncio.run(forget()))
+        faster.start()
+        faster.join()
+        run(copy)
+
+    monkeypatch.setattr(sql_backend._Copy, "run", forget_and_copy)
+    assert await backend.copy_thread("t", "copy") is False
+    assert await backend.scan() == []
