@@ -3,7 +3,7 @@ import sqlite3
 from contextlib import closing
 from uuid import uuid4
 
-from locus_store.backends.documents import ChangedError, Documents, Found
+from locus_store.backends.documents import Documents, Found, StaleTagError
 
 CREATE = "INSERT INTO documents VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING RETURNING ?4"
 REPLACE = "UPDATE documents SET tag = ?2, content = ?3 WHERE key = ?1 AND tag = ?4 RETURNING 1"
@@ -31,12 +31,12 @@ class Drawer(Documents):
         stored = self.get(key)
         new, content = uuid4().hex, body.whole(stored.content if stored else b"")
         if not self.run(CREATE if tag is None else REPLACE, key, new, content, tag):
-            raise ChangedError
+            raise StaleTagError
         return new
 
     def delete(self, key, *, tag):
         if not self.run("DELETE FROM documents WHERE key = ? AND tag = ? RETURNING 1", key, tag):
-            raise ChangedError
+            raise StaleTagError
 
     def keys(self, after=""):
         rows = self.run("SELECT key FROM documents WHERE key > ? ORDER BY key", after)

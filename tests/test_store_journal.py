@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,31 @@ async def test_a_put_whose_answer_was_lost_is_not_repeated() -> None:
         documents.lost = n % 3
         assert await store.put(NS, "k", n) == n
     assert (await store.get_item(NS, "k")).version == 5
+
+
+class Late(ObjectDocuments):
+    """Does the first put of a head just before the second one, and gives it no answer."""
+
+    late: Any = None
+    is_late = False
+
+    def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
+        put = partial(super().put, key, body, tag=tag)
+        if self.is_late and key == item_journal.HEAD:
+            self.is_late, self.late = False, put
+            raise ChangedError
+        if self.late:
+            late, self.late = self.late, None
+            late()
+        return put()
+
+
+async def test_a_put_that_is_done_late_is_done_once() -> None:
+    documents = Late(Shelf(), "p/", heads=ITEMS)
+    store = DocumentStore(documents)
+    await store.put(NS, "k", 0)
+    documents.is_late = True
+    assert await store.put(NS, "k", 1) == 2
 
 
 async def test_a_lost_put_of_the_last_attempt_is_recognised(

@@ -80,6 +80,13 @@ class Deleting(Kit):
             assert await other.delete("t") is True
             assert await checkpointer.delete("t", None if whole else only) is False
 
+    async def test_one_of_two_deletions_finds_it(self, checkpointer: Any, other: Any) -> None:
+        for n in range(10):
+            await self.grow(checkpointer, f"t{n}", "a")
+            await other.load(f"t{n}")
+            deletions = (it.delete(f"t{n}") for it in (checkpointer, other))
+            assert sorted(await asyncio.gather(*deletions)) == [False, True]
+
     async def test_no_deletion_is_taken_for_another(self, checkpointer: Any, other: Any) -> None:
         one, *_ = await self.grow(checkpointer, "t", "a", "b")
         await other.load("t")

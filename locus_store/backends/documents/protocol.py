@@ -127,15 +127,15 @@ class Access(DocumentReads, Protocol):
             The new tag, which no earlier content of this key has had.
 
         Raises:
-            ChangedError: The stored tag differs (for ``None``, a document exists), and
-                nothing was written; or it is not known whether the put was done.
+            StaleTagError: The stored tag differs, or ``None`` was given and there is a document.
+            ChangedError: It is not known whether the put was done.
         """
 
     def delete(self, key: str, *, tag: Tag) -> None:
         """Delete the document that has this tag.
 
         Raises:
-            ChangedError: As ``put``; also if there is no document.
+            StaleTagError, ChangedError: As ``put``; also if there is no document.
         """
 
 

@@ -128,7 +128,7 @@ class DocumentStore(ItemStore):
             except ChangedError as exc:
                 trusts = False
                 if isinstance(exc, StaleTagError):
-                    group.number = None
+                    group.numbers.pop()
         raise BackendError(
             f"{self._documents.locate(HEAD)} is being changed by {self._documents.rivals}; nothing "
             "was written"
@@ -148,7 +148,7 @@ class DocumentStore(ItemStore):
         """
         if not trusts:
             self._journal.refresh(access)
-            if group.number is not None and self._journal.has(group.number, group.token):
+            if group.numbers and self._journal.has(group.numbers[0], group.token):
                 if group.erases:
                     self._journal.clean(erases=True)
                 return
@@ -160,7 +160,7 @@ class DocumentStore(ItemStore):
             if trusts and (failed or not changed):
                 raise ChangedError  # the work may end otherwise on the newest items
             if changed:
-                group.number = self._journal.next_number
+                group.numbers.append(self._journal.next_number)
                 group.erases = bool(changed.removed)
                 row = changed.to_line(self.dimension)
                 is_sealed = self._journal.append(access, group.token, row)
@@ -232,11 +232,11 @@ class _Group:
 
     def __init__(self, jobs: list[_Job[Any]]) -> None:
         self.token = uuid4().hex[:_TOKEN_DIGITS]
-        self.number: int | None = None
-        """The number of the line that the last attempt sent."""
+        self.numbers = list[int]()
+        """The numbers of the lines that were sent, and that may still be done."""
 
         self.erases = False
-        """That line removes items."""
+        """The last of them removes items."""
 
         self._jobs = jobs
 

@@ -112,12 +112,11 @@ class DocumentThreads:
 
     async def change(self, thread_id: str, change: ThreadChange[T]) -> T | None:
         """Change a thread; return ``None`` if it has no document."""
-        return await self.run_in_order(
-            thread_id, lambda: self.write(thread_id, change, creates=False)
-        )
+        write = partial(self.write, thread_id, change, creates=False)
+        return await self.run_in_order(thread_id, write)
 
     def read_steadily(self, work: Callable[[], T]) -> T:
-        """Return what a read returns; repeat it while it misses another segment."""
+        """Return what work returns; repeat it while other writers replace the segments it reads."""
         missing: str | None = None
         for _ in range(ATTEMPTS):
             try:
@@ -347,29 +346,21 @@ class _Write(Generic[T]):
     sent: list[tuple[Draft, T, Tag | None]] = field(default_factory=list)
     """The requests that may still be done, their answers, and the tags that they named."""
 
-    is_putting: bool = False
-    trusts_cache: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.trusts_cache = self.threads.documents.trusts_cache
+    trusts_cache: bool = True
+    """The next attempt is the first one, which may trust the cache."""
 
     def run(self) -> T | None:
         """Try the change until the put is accepted; see ``DocumentThreads.write``."""
-        documents, missing = self.threads.documents, None
-        pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
+        documents, pauses = self.threads.documents, Pauses(0.002, LONGEST_PAUSE_SECONDS)
         for attempt in range(ATTEMPTS + 1):  # the last one only asks for the put before
             if attempt:
                 documents.pause(pauses.get_next() or 0.0)
-            try:
-                with (
-                    suppress(ChangedError),
-                    documents.held(self.thread_id, creates=self.creates) as access,
-                ):
-                    return self._attempt(access, is_over=attempt == ATTEMPTS)
-            except GoneError as exc:  # another writer replaced the head that was read
-                if exc.name == missing:
-                    raise
-                missing = exc.name
+            with (
+                suppress(ChangedError),
+                documents.held(self.thread_id, creates=self.creates) as access,
+            ):
+                work = partial(self._attempt, access, is_over=attempt == ATTEMPTS)
+                return self.threads.read_steadily(work)
         raise BackendError(
             f"{documents.locate(self.thread_id)} is being changed by {documents.rivals}; nothing "
             "was written"
@@ -383,8 +374,8 @@ class _Write(Generic[T]):
             return stored[1]
         if is_over:
             raise ChangedError
-        cached = self.threads.get_cached(self.thread_id) if self.trusts_cache else None
-        if cached is not None:
+        trusts = self.trusts_cache and self.threads.documents.trusts_cache
+        if trusts and (cached := self.threads.get_cached(self.thread_id)):
             return self._attempt_cached(access, cached)
         return self._attempt_on_stored(access)
 
@@ -401,7 +392,7 @@ class _Write(Generic[T]):
         try:
             answer = self._attempt_on(access, document)
         except LocusStoreError as exc:
-            if self.is_putting:  # an error of the storage, not of what is cached
+            if self.sent:  # an error of the storage, not of what is cached
                 raise
             raise ChangedError from exc
         finally:
@@ -448,7 +439,6 @@ class _Write(Generic[T]):
         self.threads.form.prepare(draft)
         onto = old.tag if old else None
         self.sent.append((draft, answer, onto))
-        self.is_putting = True
         try:
             if draft.body is not None and draft.thread is not None:
                 tag = access.put(self.thread_id, draft.body, tag=onto)
@@ -459,7 +449,6 @@ class _Write(Generic[T]):
         except StaleTagError:
             self._abandon(self.sent.pop()[0])
             raise
-        self.is_putting = False
         self._finish(draft)
 
     def _finish(self, draft: Draft) -> None:

@@ -96,11 +96,10 @@ class MemoryBackend(DocumentBackend):
 
     def clear(self) -> None:
         """Remove all threads."""
+        threads = self._threads
         for thread_id in self._documents.keys(after=""):
-            drop = partial(
-                self._threads.write, thread_id, ThreadTransaction.drop_thread, creates=False
-            )
-            self._threads.run_at_once(drop)
+            drop = partial(threads.write, thread_id, ThreadTransaction.drop_thread, creates=False)
+            threads.run_at_once(drop)
 
     def thread_ids(self) -> list[str]:
         """Return the ids of all threads that have a version."""

@@ -37,6 +37,7 @@ NO_BATCH: Final = frozenset({400, FORBIDDEN, MISSING, 405, 501})
 """The service has no deletion of several objects, or its policies refuse one of them."""
 
 CONFLICTS: Final = frozenset({409, 412})
+_GONE: Final = CONFLICTS | {MISSING}
 TRANSIENT: Final = frozenset({408, 429, 500, 502, 503, 504})
 SKEW: Final = timedelta(minutes=5)
 """The service refuses requests whose clock differs by more."""
@@ -260,16 +261,24 @@ class BucketObjects(BlockingClient, Objects):
                 _release(client)
 
     def call(
-        self, what: str, work: Callable[[Any], T], *, statuses: Collection[int] = ()
+        self,
+        what: str,
+        work: Callable[[Any], T],
+        *,
+        statuses: Collection[int] = (),
+        refusals: Collection[int] = (),
     ) -> T | int:
         """Return what a call returns, or the status that it failed with if that is in ``statuses``.
 
         Transient failures are retried for ``retry_seconds``.
 
         Raises:
+            StaleTagError: It failed with a status of ``refusals``.
+            ChangedError: So did an attempt after a lost reply, which it may have refused.
             LocusStoreError: The call failed for good.
         """
         errors = get_driver_errors()
+        refusal: type[ChangedError] = StaleTagError
         pauses, is_refreshed = Pauses(0.05, 2.0, self.access["retry_seconds"]), False
         while True:
             try:
@@ -282,6 +291,8 @@ class BucketObjects(BlockingClient, Objects):
                 self._follow_answer(getattr(exc, "headers", None))
                 if status is not None and status in statuses:
                     return status
+                if status in refusals:
+                    raise refusal from exc
                 if status is None and not isinstance(exc, errors):
                     raise
                 if status == UNAUTHENTICATED and not is_refreshed and self._forget():
@@ -291,6 +302,7 @@ class BucketObjects(BlockingClient, Objects):
                 if pause is None or not is_transient(exc, errors):
                     raise translate_error(exc, self.place, what) from exc
                 observe.report_retry(f"{what}: {status or 'no answer'}", exc)
+                refusal = ChangedError
                 time.sleep(pause)
 
     def _forget(self) -> bool:
@@ -317,48 +329,38 @@ class BucketObjects(BlockingClient, Objects):
         return found
 
     def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
-        condition = {"if_none_match": "*"} if tag is None else {"if_match": tag}
-        found = self._put(name, content, (*CONFLICTS, MISSING), condition)
-        if found == MISSING and tag is None:
-            self.create_bucket()
-            found = self._put(name, content, CONFLICTS, condition)
-        if isinstance(found, int):
-            raise ChangedError
-        return found
+        if tag is None:
+            return self._put(name, content, CONFLICTS, if_none_match="*")
+        return self._put(name, content, _GONE, if_match=tag)
 
     def _put(
-        self, name: str, content: bytes, statuses: Collection[int], condition: dict[str, Any]
-    ) -> str | int:
-        """Put an object; an attempt after a lost reply is refused by the condition."""
+        self, name: str, content: bytes, refusals: Collection[int] = (), **condition: object
+    ) -> str:
+        """Put an object; create a missing bucket if that is no refusal."""
         options = {"content_md5": compute_content_md5(content), **condition}
-        attempts = 0
 
         def put(client: Any) -> str:
-            nonlocal attempts
-            attempts += 1
             answer = client.put_object(
                 **self._bucket, object_name=name, put_object_body=content, **options
             )
             self._follow_answer(answer.headers)
             return str(answer.headers["etag"])
 
-        found = self.call(f"put {name!r}", put, statuses=statuses)
-        if found in CONFLICTS and attempts == 1:
-            raise StaleTagError
+        what = f"put {name!r}"
+        found = self.call(what, put, refusals=refusals, statuses={MISSING}.difference(refusals))
+        if isinstance(found, int):
+            self.create_bucket()
+            return str(self.call(what, put, refusals=refusals))
         return found
 
     def store(self, name: str, content: bytes) -> None:
-        if self._put(name, content, (MISSING,), {}) == MISSING:
-            self.create_bucket()
-            self._put(name, content, (), {})
+        self._put(name, content)
 
     def delete(self, name: str, *, tag: Tag) -> None:
         def delete(client: Any) -> None:
             client.delete_object(**self._bucket, object_name=name, if_match=tag)
 
-        seen = (*CONFLICTS, MISSING)
-        if isinstance(self.call(f"delete {name!r}", delete, statuses=seen), int):
-            raise ChangedError
+        self.call(f"delete {name!r}", delete, refusals=_GONE)
 
     def discard(self, names: Collection[str]) -> None:
         rest, left, count = iter(names), list[LocusStoreError](), 0

@@ -39,6 +39,8 @@ class Outcome(NamedTuple):
     status: int
     tag: IndexTag | None
     error: Mapping[str, Any] | None
+    is_repeat: bool
+    """The request was repeated, and its first attempt may have been done."""
 
     @property
     def is_without_index(self) -> bool:
@@ -80,11 +82,11 @@ def split_batches(writes: Iterable[BulkWrite]) -> Iterator[list[BulkWrite]]:
         yield batch
 
 
-def make_outcome(part: Mapping[str, Any], own: str) -> Outcome:
+def make_outcome(part: Mapping[str, Any], own: str, *, is_repeat: bool = False) -> Outcome:
     """Return the outcome of a write; its tag has the index's second alias ``own``."""
     (item,) = part.values()
     tag = (own, item["_seq_no"], item["_primary_term"]) if "_seq_no" in item else None
-    return Outcome(item["status"], tag, item.get("error"))
+    return Outcome(item["status"], tag, item.get("error"), is_repeat)
 
 
 def find_undone(writes: Iterable[BulkWrite], outcomes: Iterable[Outcome]) -> list[Undone]:

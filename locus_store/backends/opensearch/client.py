@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, Final
 
 from locus_store.backends.documents.objects import ListedObject, Objects
-from locus_store.backends.documents.protocol import ChangedError, Found, Tag
+from locus_store.backends.documents.protocol import ChangedError, Found, StaleTagError, Tag
 from locus_store.backends.documents.workers import BlockingClient
 from locus_store.backends.opensearch import failures, index
 from locus_store.backends.opensearch.access import MOST_SECONDS, IndexPlace, open_client
@@ -184,13 +184,16 @@ class IndexClient(BlockingClient):
             LocusStoreError: One of these failed for good, but not by its condition.
         """
         limit = f"{int(self.access['timeout_seconds'] * SERVERS_PART * 1000)}ms"
-        params = {"require_alias": "true", "timeout": limit, "refresh": refresh or self.refresh}
+        repeats, refresh = list[bool](), refresh or self.refresh
+        params: dict[str, Any] = {"require_alias": "true", "timeout": limit, "refresh": refresh}
         body, check = b"".join(it.content for it in writes), partial(require_decided, most=most)
+
+        params |= {"check": check, "on_repeat": partial(repeats.append, True)}
 
         def ask() -> list[Outcome]:
             own = self.get_own_alias()
-            answer = self.request_documents("POST", "_bulk", body, check=check, **params, **options)
-            return [make_outcome(it, own) for it in answer["items"]]
+            answer = self.request_documents("POST", "_bulk", body, **params, **options)
+            return [make_outcome(it, own, is_repeat=bool(repeats)) for it in answer["items"]]
 
         found = ask()
         pairs = zip(writes, found, strict=True)
@@ -348,20 +351,19 @@ class IndexObjects(IndexClient, Objects):
         Raises:
             ChangedError: The condition was refused, or there is no index.
         """
-        at, repeats = int(self.read_clock().timestamp() * 1000), list[bool]()
+        at = int(self.read_clock().timestamp() * 1000)
         encoded = {"content": b64encode(content).decode(), "modified_at": at}
         kind, condition = ("create", {}) if tag is None else ("index", make_condition(tag))
         first = self.make_write(name, kind, encoded, **condition)
-        note = partial(repeats.append, True)
-        done, *others = self.bulk([first, *beside], creates=creates, on_repeat=note)
+        done, *others = self.bulk([first, *beside], creates=creates)
         if done.tag is None:
             made = [(it, its) for it, its in zip(beside, others, strict=True) if its.is_done]
             new = ((it.name, its.tag) for it, its in made if it.kind == "create")
             gone = [self.make_deletion(*it) for it in new]
-            if gone and not repeats:  # else the first attempt may have stored the head
+            if gone and not done.is_repeat:  # else the first attempt may have stored the head
                 with suppress(LocusStoreError):  # ``vacuum`` removes what stays
                     self.bulk(gone, seconds=SETTLE_SECONDS)
-            raise ChangedError
+            raise ChangedError if done.is_repeat else StaleTagError
         return (*done.tag, at), others
 
     def store(self, name: str, content: bytes) -> None:
@@ -374,7 +376,7 @@ class IndexObjects(IndexClient, Objects):
     def delete(self, name: str, *, tag: Tag) -> None:
         (done,) = self.bulk([self.make_deletion(name, tag)])
         if done.status != _DELETED:
-            raise ChangedError
+            raise ChangedError if done.is_repeat else StaleTagError
 
     def discard(self, names: Collection[str]) -> None:
         left = []

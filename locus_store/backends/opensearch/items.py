@@ -33,6 +33,7 @@ from locus_store.backends.opensearch.access import IndexPlace
 from locus_store.backends.opensearch.bulk import (
     BulkWrite,
     IndexTag,
+    Outcome,
     make_condition,
     make_write,
     split_batches,
@@ -282,27 +283,17 @@ class ItemIndex(IndexClient):
         found = self.read_documents(docs, size=AT_ONCE, **params)
         return [make_document(it) if it.get("found") else None for it in found]
 
-    def write(
-        self,
-        writes: Sequence[BulkWrite],
-        *,
-        refresh: str = "false",
-        on_repeat: Callable[[], None] = lambda: None,
-    ) -> list[IndexTag | None]:
-        """Write documents, each on its condition; return their tags, ``None`` if one had changed.
+    def write(self, writes: Sequence[BulkWrite], *, refresh: str = "false") -> list[Outcome]:
+        """Write documents, each on its condition; return their outcomes.
 
         Args:
             writes: In this order.
             refresh: The parameter of the requests.
-            on_repeat: Called if a request is repeated, which its first attempt may have done.
         """
-        answers: list[IndexTag | None] = []
+        found: list[Outcome] = []
         for some in split_batches(writes):
-            found = self.bulk(
-                some, creates=["create"], most=None, refresh=refresh, on_repeat=on_repeat
-            )
-            answers += [it.tag if it.is_done else None for it in found]
-        return answers
+            found += self.bulk(some, creates=["create"], most=None, refresh=refresh)
+        return found
 
     def iterate_pages(self, body: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
         """Yield the hits of a view that later writes do not change, in pages of the body's size."""
@@ -436,7 +427,7 @@ class ItemBatches:
         batch = uuid.uuid4().hex
         ordered = sorted(replacements, key=lambda it: it.id)
         ids = [it.id for it in ordered]
-        tags = self._index.write([it.make_intent(batch) for it in ordered])
+        tags = [it.tag for it in self._index.write([it.make_intent(batch) for it in ordered])]
         if None in tags:  # another writer was faster, or the reply to our own write was lost
             tags = [it.tag for it in self._read_held(ids, batch)]
         if len(tags) < len(ids) or not self._commit(batch, ids):
@@ -452,8 +443,8 @@ class ItemBatches:
 
     def _commit(self, batch: str, ids: Sequence[str]) -> bool:
         """Create the decision; return whether it is ours."""
-        [tag] = self._index.write([_make_decision(batch, COMMITTED, ids)])
-        return tag is not None or self.read_states([batch])[batch]["state"] == COMMITTED
+        [done] = self._index.write([_make_decision(batch, COMMITTED, ids)])
+        return done.is_done or self.read_states([batch])[batch]["state"] == COMMITTED
 
     def _read_held(self, ids: Sequence[str], batch: str) -> list[Document]:
         return [it for it in self._index.read(ids) if it and it.batch == batch]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from math import inf
 from typing import Any, Final, TypeVar, Unpack
@@ -172,19 +171,19 @@ class OpenSearchStore(BaseStore):
 
     def _change_each(self, names: Sequence[Name], decide: Decide, **reading: str) -> list[int]:
         """Change items, each alone and on the condition of what was read; return the answers."""
-        answers, repeats = dict.fromkeys(names, 0), list[bool]()
+        answers, is_repeat = dict.fromkeys(names, 0), False
         rest, pauses = list(names), Pauses(0.002, LONGEST_PAUSE_SECONDS)
         while rest:
             found = self._batches.settle([items.make_document_id(it) for it in rest], **reading)
             writes: dict[Name, BulkWrite] = {}
             for name, document in dict(zip(rest, found, strict=True)).items():
-                plan, answers[name] = decide(document, bool(repeats))
+                plan, answers[name] = decide(document, is_repeat)
                 if plan is not KEEP:
                     tag = document.tag if document else None
                     writes[name] = make_item_write(items.make_document_id(name), tag, plan)
-            note = partial(repeats.append, True)
-            tags = self.index.write([*writes.values()], refresh=self.index.refresh, on_repeat=note)
-            rest = [name for name, tag in zip(writes, tags, strict=True) if tag is None]
+            done = self.index.write([*writes.values()], refresh=self.index.refresh)
+            is_repeat = is_repeat or any(it.is_repeat for it in done)
+            rest = [name for name, it in zip(writes, done, strict=True) if not it.is_done]
             if rest:
                 pauses.sleep()
         return list(answers.values())

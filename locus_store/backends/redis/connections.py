@@ -12,7 +12,7 @@ from redis import exceptions as driver
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.cluster import PipelineCommand
 
-from locus_store.backends.documents.protocol import ChangedError
+from locus_store.backends.documents.protocol import ChangedError, StaleTagError
 from locus_store.backends.redis import failures
 from locus_store.backends.redis.options import RedisOptions
 from locus_store.backends.redis.scripts import Script
@@ -337,9 +337,13 @@ class LoopClient(loops.LoopResources):
         """Run a conditional write; retry only until the server accepts it.
 
         Raises:
+            StaleTagError: The server refused it.
             ChangedError: Its outcome is unknown, and there is time to check it.
         """
-        return await self._run_with_retries(work, failures.is_lost, repeats=False)
+        answer = await self._run_with_retries(work, failures.is_lost, repeats=False)
+        if answer is None:  # to a caller's client perhaps because it repeated the write
+            raise StaleTagError if self._is_owner else ChangedError
+        return answer
 
     async def run_once(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run work that must not be repeated; retry only until the server accepts it."""

@@ -320,10 +320,7 @@ class RedisDocuments(ListedDocuments):
     def _write(self, script: scripts.Script, key: str, *args: Any) -> bytes:
         """Run a conditional script; return its answer."""
         client, keys = self._open(), self.names.list_writing(key)
-        write = client.attempt(lambda: client.write(script, keys, key, *args))
-        answer: bytes | None = wait(write)
-        if answer is None:
-            raise ChangedError
+        answer: bytes = wait(client.attempt(lambda: client.write(script, keys, key, *args)))
         return answer
 
     def _open(self) -> LoopClient:
