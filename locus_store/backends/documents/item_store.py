@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any, TypeVar
 
 from locus_store.backends.documents.workers import move_off_loop
@@ -54,7 +55,7 @@ class ItemStore(BaseStore):
         super().__init__(**options)
         self.needs_no_loop = self.moves_between_threads = self.embed is None
         self._namespaces: dict[Namespace, dict[str, KeptItem]] = {}
-        self._order = 0
+        self._orders = count()
         self._last_put_at = EPOCH
 
     @abstractmethod
@@ -98,12 +99,8 @@ class ItemStore(BaseStore):
             expires_at=stamp.expires_at,
             ttl_seconds=change.ttl_seconds,
         )
-        self._set(change.name, KeptItem(item, self._take_order(), change.vectors))
+        self._set(change.name, KeptItem(item, next(self._orders), change.vectors))
         return item.version
-
-    def _take_order(self) -> int:
-        self._order += 1
-        return self._order
 
     def _remove(self, change: Change) -> int:
         was_live = self._find_live(change.name) is not None

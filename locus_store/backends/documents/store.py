@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import datetime
+from secrets import token_hex
 from typing import Any, Generic, TypeVar
-from uuid import uuid4
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.item_journal import HEAD, ItemChanges, ItemJournal, make_item
@@ -121,14 +121,15 @@ class DocumentStore(ItemStore):
         for attempt in range(ATTEMPTS + 1):  # the last one only asks for the put before
             if attempt:
                 pauses.sleep()
+            number = group.number
             try:
                 held = self._documents.held(HEAD, creates=True) if changes else None
                 with held or nullcontext(self._documents) as access:
                     return self._attempt(access, group, trusts, is_over=attempt == ATTEMPTS)
-            except ChangedError as exc:
+            except StaleTagError:  # an earlier put may still have been done
+                trusts, group.number = False, number
+            except ChangedError:
                 trusts = False
-                if isinstance(exc, StaleTagError):
-                    group.numbers.pop()
         raise BackendError(
             f"{self._documents.locate(HEAD)} is being changed by {self._documents.rivals}; nothing "
             "was written"
@@ -148,7 +149,7 @@ class DocumentStore(ItemStore):
         """
         if not trusts:
             self._journal.refresh(access)
-            if group.numbers and self._journal.has(group.numbers[0], group.token):
+            if group.number is not None and self._journal.has(group.number, group.token):
                 if group.erases:
                     self._journal.clean(erases=True)
                 return
@@ -160,7 +161,7 @@ class DocumentStore(ItemStore):
             if trusts and (failed or not changed):
                 raise ChangedError  # the work may end otherwise on the newest items
             if changed:
-                group.numbers.append(self._journal.next_number)
+                group.number = group.number or self._journal.next_number
                 group.erases = bool(changed.removed)
                 row = changed.to_line(self.dimension)
                 is_sealed = self._journal.append(access, group.token, row)
@@ -210,7 +211,7 @@ class DocumentStore(ItemStore):
                     f"dimensions; open it with dimension={dimension}, not {self.dimension}"
                 )
         for item in row.get("put", ()):
-            kept = make_item(item, self._take_order())
+            kept = make_item(item, next(self._orders))
             super()._set((kept.item.namespace, kept.item.key), kept)
         for item in row.get("renewed", ()):
             name = (tuple(item[0]), item[1])
@@ -224,16 +225,13 @@ class DocumentStore(ItemStore):
         return ItemChanges(put=[*self._iterate_items()]).to_line(self.dimension)
 
 
-_TOKEN_DIGITS = 12
-
-
 class _Group:
     """Calls that are carried out together."""
 
     def __init__(self, jobs: list[_Job[Any]]) -> None:
-        self.token = uuid4().hex[:_TOKEN_DIGITS]
-        self.numbers = list[int]()
-        """The numbers of the lines that were sent, and that may still be done."""
+        self.token = token_hex(6)
+        self.number: int | None = None
+        """The number of the first line that was sent and may still be done."""
 
         self.erases = False
         """The last of them removes items."""
