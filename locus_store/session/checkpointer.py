@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC
 from typing import Any, ClassVar
 
-from locus_store.errors import InvalidArgumentError
+from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.runtime.portals import make_sync_wrapper
 from locus_store.session import states
 from locus_store.session.cache import CachedState
@@ -84,18 +84,23 @@ class SessionCheckpointer(BaseSession):
         labels = {**get_labels(data), **kind, **make_owner_label(call)}
         claim = await self._owners.to_claim(call)
         began = time.monotonic()
-        written = await self.backend.write_state(
-            call.thread_id,
-            data,
-            metadata=call.meta,
-            labels=labels,
-            expected=Expected(made_from=origin.made_from, head=origin.head),
-            on_conflict=self.on_conflict,
-            writer=origin.load_id,
-            keep_last=self.keep_last,
-            ttl_seconds=self.ttl_seconds,
-            claim=claim,
-        )
+        try:
+            written = await self.backend.write_state(
+                call.thread_id,
+                data,
+                metadata=call.meta,
+                labels=labels,
+                expected=Expected(made_from=origin.made_from, head=origin.head),
+                thread_must_exist=call.user_id is not None and claim is None,
+                on_conflict=self.on_conflict,
+                writer=origin.load_id,
+                keep_last=self.keep_last,
+                ttl_seconds=self.ttl_seconds,
+                claim=claim,
+            )
+        except ConflictError:  # the thread may have been deleted since its user was seen
+            self._owners.forget(call.thread_id)
+            raise
         if claim is not None:
             self._owners.remember_claim(claim, began)
         made = call.make_origin(written.mark, origin)
@@ -215,7 +220,7 @@ class SessionCheckpointer(BaseSession):
             return
         most = self.backend.max_state_bytes
         await self._owners.claim(call, lambda: require_exact(entries, metadata, most))
-        await self.log.append(call.thread_id, entries, metadata=metadata)
+        await self.log.append(call.thread_id, entries, metadata=metadata, user_id=call.user_id)
 
     async def aget_message(
         self, config: Mapping[str, Any], message_id: str | int

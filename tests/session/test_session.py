@@ -195,6 +195,36 @@ async def test_the_last_writer_wins_if_it_asks_for_it(storage, session) -> None:
         storage.open(on_conflict="branch")
 
 
+async def test_a_thread_that_was_deleted_elsewhere_is_its_users_again(storage) -> None:
+    """It had no user, so that any user read it, while the session remembered the user."""
+    session, other = storage.open(), storage.open()
+    for text in ("deleted", "kept"):
+        await session.aput_messages(ALICE, [Message.text_message(text)])
+        await other.aclean_thread(ALICE) if text == "deleted" else None
+    assert await other.aget_thread_owner("t") == "alice"
+    assert await storage.open().alist_messages(BOB) == []
+
+
+@pytest.mark.parametrize("has_state", [False, True])
+@pytest.mark.parametrize("on_conflict", ["raise", "overwrite"])
+async def test_a_save_to_a_thread_that_was_deleted_elsewhere_is_a_conflict(
+    storage, on_conflict, has_state
+) -> None:
+    """The thread had no user then."""
+    session, other = storage.open(on_conflict=on_conflict), storage.open()
+    await session.aput_messages(ALICE, [Message.text_message("before")])
+    if has_state:
+        await session.aput_state(ALICE, said("before"))
+    await other.aclean_thread(ALICE)
+    with pytest.raises(ConflictError):
+        await session.aput_state(ALICE, said("late"))
+    assert await other.aget_thread(ALICE) is None
+    await session.aget_state(ALICE)
+    await session.aput_state(ALICE, said("again"))
+    assert await other.aget_thread_owner("t") == "alice"
+    assert await storage.open().aget_state(BOB) is None
+
+
 async def test_a_copy_of_a_state_keeps_its_version(session) -> None:
     await session.aput_state(T, said("a"))
     copies = [(await session.aget_state(T)).model_copy(deep=True) for _ in range(2)]

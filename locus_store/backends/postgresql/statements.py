@@ -50,14 +50,14 @@ WITH input AS MATERIALIZED (
 there AS MATERIALIZED (  -- LATERAL: as a join, without statistics, it read the whole tenant.
   SELECT t.* FROM (SELECT DISTINCT i.thread_id FROM input i WHERE i.line IS NULL) i
   CROSS JOIN LATERAL (
-    SELECT t.thread, t.thread_id, t.active_at, t.expires_at, {has_version} AS has_version
+    SELECT t.thread, t.thread_id, t.active_at, t.expires_at, {does_exist} AS does_exist
     FROM {threads} t WHERE t.tenant = $1 AND t.thread_id = i.thread_id
       AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
     FOR KEY SHARE SKIP LOCKED) t),
 active AS (
   SELECT a.thread, max(a.ttl) AS ttl, max(a.slack) AS slack FROM ({active_appends}
     SELECT t.thread, i.ttl, i.slack FROM input i JOIN there t ON t.thread_id = i.thread_id
-    WHERE i.line IS NULL AND i.owner IS NULL AND (t.has_version OR NOT i.thread_must_exist)
+    WHERE i.line IS NULL AND i.owner IS NULL AND (t.does_exist OR NOT i.thread_must_exist)
       AND (t.active_at <> {minute} OR (i.ttl IS NOT NULL AND {is_late}))) a
   GROUP BY a.thread),
 ordered AS MATERIALIZED (  -- Two statements may touch the same threads.
@@ -82,7 +82,7 @@ new_threads AS (
 new_places AS MATERIALIZED (
   SELECT i.* FROM input i JOIN there t ON t.thread_id = i.thread_id
   WHERE i.line IS NULL AND i.owner IS NULL
-    AND (t.has_version OR NOT i.thread_must_exist)
+    AND (t.does_exist OR NOT i.thread_must_exist)
   UNION ALL
   SELECT i.* FROM input i JOIN new_threads t ON t.thread_id = i.thread_id
   WHERE i.line IS NULL AND (i.owner IS NULL OR i.namespace COLLATE "C" <= ALL (
@@ -513,7 +513,7 @@ class FastStatements:
             _GROUP,
             arrays=", ".join(arrays.values()),
             fields=", ".join(arrays),
-            has_version=self._has_version("t"),
+            does_exist=f"t.user_id IS NOT NULL OR {self._has_version('t')}",
             is_late_touched=late_touched,
             expiry=_render_expiry("i.ttl", "i.slack"),
             expiry_touched=_render_expiry("w.ttl", "w.slack"),
