@@ -324,9 +324,9 @@ def forget_items(repo: Repository, key: str, value: Any) -> int:
     query = sa.select(store.c.item, store.c.metadata).where(
         store.c.tenant == repo.tenant, repo.may_have(store.c.metadata, key, value)
     )
-    gone = [
-        row.item for row in repo.connection.execute(query) if has_value(row.metadata, key, value)
-    ]
+    # Locked: an item that another client replaces after it was looked at stays.
+    rows = repo.connection.execute(query.with_for_update())
+    gone = [row.item for row in rows if has_value(row.metadata, key, value)]
     embeddings = repo.tables.embeddings
     has_embeddings = vectors.find(repo.connection, repo.tables).dimension is not None
     for items in pending.split_batches(gone):

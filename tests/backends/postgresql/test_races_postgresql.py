@@ -18,11 +18,12 @@ from locus_store import (
     NewMessage,
     PostgreSQLBackend,
     PostgreSQLMessageLog,
+    PostgreSQLStore,
     TurnError,
     postgresql_checkpointer,
 )
 from locus_store.checkpointer import StorageBackendAdapter
-from locus_store.sql import backend as sql_backend, message_log
+from locus_store.sql import archives, backend as sql_backend, message_log
 from locus_store.sql.threads.repository import Repository
 from locus_store.testing.turns import run_outside
 from locus_store.types import Expected, PendingWrite
@@ -361,3 +362,27 @@ async def test_a_copy_whose_source_is_forgotten_meanwhile_is_not_made(
     monkeypatch.setattr(sql_backend._Copy, "run", forget_and_copy)
     assert await backend.copy_thread("t", "copy") is False
     assert await backend.scan() == []
+
+
+async def test_an_item_that_is_replaced_while_items_are_forgotten_stays(
+    backend, migrated_database, monkeypatch
+):
+    """Its number was found by its former metadata, and the new value was deleted."""
+
+    async def replace_elsewhere() -> None:
+        async with PostgreSQLStore(migrated_database) as other:
+            await other.put(("m",), "k", "new", {"user": "bob"})
+
+    def has_value_late(*args):
+        elsewhere.start()
+        elsewhere.join(1)  # or it waits for the lock of the item
+        return has_value(*args)
+
+    elsewhere = threading.Thread(target=lambda: asyncio.run(replace_elsewhere()))
+    has_value = archives.has_value
+    monkeypatch.setattr(archives, "has_value", has_value_late)
+    async with PostgreSQLStore(migrated_database) as store:
+        await store.put(("m",), "k", "old", {"user": "alice"})
+        await backend.forget_where("user", "alice")
+        elsewhere.join()
+        assert await store.get(("m",), "k") == "new"
