@@ -194,8 +194,7 @@ def rewrite_thread(
     repo: Repository, thread_id: str, change: Callable[[ArchivedThread], ArchivedThread]
 ) -> bool:
     """See ``StoresThreads.rewrite_thread``."""
-    repo.lock(thread_id)
-    old = read_thread(repo, thread_id)
+    old = read_thread(repo, thread_id) if repo.lock(thread_id) else None
     if old is None:
         return False
     made = change(old)

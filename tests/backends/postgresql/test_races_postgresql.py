@@ -25,6 +25,7 @@ from locus_store import (
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.sql import archives, backend as sql_backend, message_log
 from locus_store.sql.threads.repository import Repository
+from locus_store.sql.threads.server_repository import LockingRepository
 from locus_store.testing.turns import run_outside
 from locus_store.types import Expected, PendingWrite
 from locus_store.types.thread_info import claim_of
@@ -386,3 +387,25 @@ async def test_an_item_that_is_replaced_while_items_are_forgotten_stays(
         await backend.forget_where("user", "alice")
         elsewhere.join()
         assert await store.get(("m",), "k") == "new"
+
+
+async def test_a_thread_that_is_created_behind_the_lock_is_not_rewritten(
+    backend, migrated_database, monkeypatch
+):
+    """Its messages were replaced by those that were read, whatever another client put."""
+    lock, rewritten = LockingRepository.lock, list[object]()
+
+    async def append_elsewhere() -> None:
+        async with PostgreSQLMessageLog(migrated_database) as other:
+            await other.append("t", [NewMessage("new", message_id="a")])
+
+    def lock_early(repo, *which, **more):
+        is_locked = lock(repo, *which, **more)
+        faster = threading.Thread(target=lambda: asyncio.run(append_elsewhere()))
+        faster.start()
+        faster.join()
+        return is_locked
+
+    monkeypatch.setattr(LockingRepository, "lock", lock_early)
+    assert not await backend.rewrite_thread("t", lambda it: rewritten.append(it) or it)
+    assert rewritten == []
