@@ -12,6 +12,7 @@ as such a handler may raise anywhere.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import os
 import signal
@@ -36,8 +37,6 @@ Make = Callable[[], Awaitable[T]]
 
 PATIENCE_SECONDS: Final = 5.0
 """A sync call in a running event loop waits so long for what may be that loop's own work."""
-
-_THREAD: Final = "locus-store-blocking"
 
 
 def may_block() -> bool:
@@ -170,7 +169,7 @@ class ThreadCall(Generic[T]):
             RuntimeError: Python is ending, and begins no more threads.
         """
         work = partial(copy_context().run, self._carry_out, make)
-        threading.Thread(target=work, name=_THREAD, daemon=True).start()
+        _thread.start_new_thread(work, ())  # a Thread's start() waits for an Event, which has locks
 
     def cancel(self) -> None:
         """End the call before its next piece of work."""

@@ -118,3 +118,39 @@ def test_signals_leave_no_lock_and_lose_no_acknowledged_save(
     command = [sys.executable, "-c", STRUCK, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("whole\n", "")
+
+
+STRUCK_IN_A_WAIT = """
+import inspect, signal, sys, threading
+from locus_store import blocking
+
+class Struck(Exception):
+    pass
+
+waits = threading.Condition.wait.__code__
+lines, first = inspect.getsourcelines(waits)
+worst = first + next(at for at, it in enumerate(lines) if "gotit = False" in it)
+
+def trace(frame, event, _):
+    if frame.f_code is waits and frame.f_lineno == worst:
+        raise Struck
+    return trace if frame.f_code is waits else None
+
+signal.signal(signal.SIGUSR1, print)  # so each call has a thread of its own
+with blocking.open_checkpointer(sys.argv[1], state_type=dict) as opened:
+    opened.save({"n": 1}, "t")
+    sys.settrace(trace)
+    for _ in range(9):
+        assert opened.load("t") == {"n": 1}
+    sys.settrace(None)
+print("whole")
+"""
+
+
+def test_a_signal_cannot_strike_where_python_has_released_the_lock_of_a_thread_that_begins(
+    tmp_path: Path,
+) -> None:
+    """``Thread.start`` waits; a handler that raises in it left a ``KeyError`` of the new thread."""
+    command = [sys.executable, "-c", STRUCK_IN_A_WAIT, f"sqlite:///{tmp_path / 'a.db'}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("whole\n", "")
