@@ -37,11 +37,11 @@ def test_work_that_loses_each_race_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         raise KeyError
 
     with pytest.raises(KeyError):
-        asyncio.run(retry_lost_races(work, lambda exc: isinstance(exc, KeyError)))
+        asyncio.run(retry_lost_races(work, lambda exc, _: isinstance(exc, KeyError)))
     assert len(attempts) == RACES
     attempts.clear()
     with pytest.raises(KeyError):
-        asyncio.run(retry_lost_races(work, lambda exc: isinstance(exc, ValueError)))
+        asyncio.run(retry_lost_races(work, lambda exc, _: isinstance(exc, ValueError)))
     assert len(attempts) == 1
 
 
@@ -53,5 +53,5 @@ def test_work_that_loses_races_quickly_is_attempted_more_often() -> None:
         if len(attempts) <= RACES:
             raise KeyError
 
-    asyncio.run(retry_lost_races(work, lambda exc: isinstance(exc, KeyError)))
+    asyncio.run(retry_lost_races(work, lambda exc, _: isinstance(exc, KeyError)))
     assert len(attempts) == RACES + 1

@@ -49,9 +49,9 @@ class Pauses:
 
 
 async def retry_lost_races(
-    work: Callable[[], Awaitable[T]], lost_race: Callable[[BaseException], bool]
+    work: Callable[[], Awaitable[T]], lost_race: Callable[[BaseException, int], bool]
 ) -> T:
-    """Run work; run it again if it lost a race with another transaction."""
+    """Run work; run it again if its error, after so many attempts, is that of a lost race."""
     pauses = Pauses(0.01, 0.16, RACING_SECONDS)
     attempts = 0
     while True:
@@ -60,7 +60,7 @@ async def retry_lost_races(
             return await work()
         except Exception as exc:
             seconds = pauses.get_next()
-            if not lost_race(exc) or (attempts >= RACES and seconds is None):
+            if not lost_race(exc, attempts) or (attempts >= RACES and seconds is None):
                 raise
             observe.report_retry("race", exc)
         await pause(seconds or 0.0)

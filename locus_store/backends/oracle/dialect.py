@@ -220,7 +220,7 @@ class OracleDatabase(ServerDatabase):
     def is_closed(self, driver: Any) -> bool:
         return not driver.is_healthy()
 
-    def is_lost_race(self, exc: BaseException) -> bool:
+    def is_lost_race(self, exc: BaseException, attempts: int) -> bool:
         return any(it in _RACES for it in list_codes(exc))
 
     def is_lost_connection(self, exc: BaseException) -> bool:

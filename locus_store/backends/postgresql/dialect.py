@@ -18,34 +18,11 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from locus_store.backends.postgresql import connecting, deletions, failures
+from locus_store.backends.postgresql import connecting, deletions, failures, policies
 from locus_store.backends.postgresql.columns import may_have_value, set_config
 from locus_store.backends.postgresql.connecting import connect, make_connection_error
 from locus_store.backends.postgresql.definition import create_partitions
 from locus_store.backends.postgresql.dsn import Target
-from locus_store.backends.postgresql.failures import (
-    CANCELLED,
-    CLOSED,
-    DAMAGED,
-    FORBIDDEN,
-    LIMITS,
-    MISSING,
-    RACES,
-    READ_ONLY,
-    STATEMENT_REMEDIES,
-    get_driver_errors,
-    get_sqlstate,
-    is_lost,
-    translate_owner_errors,
-)
-from locus_store.backends.postgresql.policies import (
-    ROW_SECURITY_SETTING,
-    TENANT,
-    guard,
-    is_unset,
-    make_unset_error,
-    name_tenant,
-)
 from locus_store.backends.postgresql.row_security import secure, see_all_tenants
 from locus_store.backends.postgresql.statements import FastStatements
 from locus_store.errors import (
@@ -55,6 +32,7 @@ from locus_store.errors import (
     LocusStoreError,
     SchemaError,
 )
+from locus_store.runtime import retries
 from locus_store.runtime.loops import await_to_end
 from locus_store.sql.columns.types import bind_text
 from locus_store.sql.connections.database import (
@@ -164,7 +142,7 @@ class PostgreSQLRepository(IndexedRepository):
             self.tables.checkpoints
         )
         run = self.connection.exec_driver_sql
-        with translate_owner_errors(self.connection):
+        with failures.translate_owner_errors(self.connection):
             run(f"LOCK TABLE {checkpoints} IN SHARE ROW EXCLUSIVE MODE")
             if self.has_index:
                 return False
@@ -227,7 +205,7 @@ class PostgreSQLDatabase(ServerDatabase):
         *Database.driver_errors,
         LostConnectionError,
         AsyncAdapt_asyncpg_dbapi.Error,
-        *get_driver_errors(),
+        *failures.get_driver_errors(),
     )
 
     @property
@@ -256,17 +234,17 @@ class PostgreSQLDatabase(ServerDatabase):
 
     def read_settings(self, settings: Settings) -> None:
         self.opened.has_partitions = PARTITIONS_SETTING in settings.raw
-        self.opened.has_row_security = ROW_SECURITY_SETTING in settings.raw
+        self.opened.has_row_security = policies.ROW_SECURITY_SETTING in settings.raw
 
     def guard(self, text: str) -> str:
         """Return a statement that reads, with its tenant if the server has to know it."""
-        is_done = f"'{TENANT}'" in text or not self.opened.has_row_security
-        return text if is_done else guard(text)
+        is_done = f"'{policies.TENANT}'" in text or not self.opened.has_row_security
+        return text if is_done else policies.guard(text)
 
     def enter_tenant(self, connection: Connection) -> None:
         """Name the tenant of what follows, in the statement itself where each one commits."""
         if self.opened.has_row_security:
-            name_tenant(connection, self.tenant)
+            policies.name_tenant(connection, self.tenant)
 
     def begin_write(self, connection: Connection, seconds: float | None = None) -> None:
         """Begin to write. Each statement sees earlier commits, so lock first, then read.
@@ -296,36 +274,38 @@ class PostgreSQLDatabase(ServerDatabase):
         return driver.fetchrow(";")  # type: ignore[no-any-return]
 
     def is_lost_primary(self, exc: BaseException) -> bool:
-        return get_sqlstate(exc) == READ_ONLY
+        return failures.get_sqlstate(exc) == failures.READ_ONLY
 
     is_unconfirmed = staticmethod(connecting.is_unconfirmed)
     is_reader = staticmethod(failures.is_reader)
     find_forgotten = staticmethod(failures.find_forgotten)
 
-    def is_lost_race(self, exc: BaseException) -> bool:
-        return get_sqlstate(exc) in RACES
+    def is_lost_race(self, exc: BaseException, attempts: int) -> bool:
+        state = failures.get_sqlstate(exc)
+        return state in failures.RACES and (attempts < retries.RACES or state != failures.DUPLICATE)
 
     def is_lost_connection(self, exc: BaseException) -> bool:
-        return not isinstance(exc, LocusStoreError) and is_lost(exc)
+        return not isinstance(exc, LocusStoreError) and failures.is_lost(exc)
 
     def is_lost_schema(self, exc: BaseException) -> bool:
         is_other = isinstance(exc, OtherDatabaseError)
-        return is_other or get_sqlstate(exc) in MISSING or is_unset(exc)
+        return is_other or failures.get_sqlstate(exc) in failures.MISSING or policies.is_unset(exc)
 
     def translate_error(self, exc: Exception) -> LocusStoreError:
         """Return the error to raise, chosen by class and SQLSTATE."""
-        state = get_sqlstate(exc)
+        state = failures.get_sqlstate(exc)
         where = f"PostgreSQL {self._where}"
-        if is_lost(exc) and not is_refused(exc) and state != READ_ONLY:
-            limit = f"{state}, by the server's {LIMITS[state]}" if state in LIMITS else state
-            reason = f"the connection was lost ({limit or CLOSED})"
+        if failures.is_lost(exc) and not is_refused(exc) and state != failures.READ_ONLY:
+            setting = failures.LIMITS.get(state)
+            limit = f"{state}, by the server's {setting}" if setting else state
+            reason = f"the connection was lost ({limit or failures.CLOSED})"
             if any(isinstance(it, UnconfirmedError) for it in iterate_causes(exc)):
                 reason = "the wait for the synchronous standby was cancelled"
             return ConnectionFailedError(
                 f"{where}: {reason}; the outcome of a save is unknown, and saving again is safe"
             )
         if self.is_lost_schema(exc):
-            return make_unset_error(exc, where) or SchemaError(
+            return policies.make_unset_error(exc, where) or SchemaError(
                 f"{where}: the tables of locus-store do not exist any more"
                 f" ({state}); restore a backup, or make "
                 "new ones: locus-store db upgrade"
@@ -336,15 +316,16 @@ class PostgreSQLDatabase(ServerDatabase):
                 "pool_size"
             )
         if is_overtime(exc):
-            state = CANCELLED
-        if state in DAMAGED:
+            state = failures.CANCELLED
+        if state in failures.DAMAGED:
             return IntegrityError(
                 f"{where}: {state}: stored data is damaged ({get_reason(exc)}); restore a backup"
             )
-        remedy = STATEMENT_REMEDIES.get(state) or STATEMENT_REMEDIES.get(state[:2])
+        remedies = failures.STATEMENT_REMEDIES
+        remedy = remedies.get(state) or remedies.get(state[:2])
         if remedy is None and (error := make_connection_error(exc, self._where)):
             return error
-        if remedy is None or state == FORBIDDEN:
+        if remedy is None or state == failures.FORBIDDEN:
             reason = get_reason(exc) or type(exc).__name__
             remedy = f"{remedy} ({reason})" if remedy else reason
         return BackendError(f"{where}: {state or type(exc).__name__}: {remedy}")

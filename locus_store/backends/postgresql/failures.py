@@ -36,9 +36,9 @@ REMEDIES: Final = {
 """Of a migration that the server refuses, by SQLSTATE."""
 
 
-_FOREIGN_KEY_VIOLATION, _UNIQUE_VIOLATION = "23503", "23505"
+_FOREIGN_KEY_VIOLATION, DUPLICATE = "23503", "23505"
 _DEADLOCK, _SERIALIZATION_FAILURE = "40P01", "40001"
-RACES: Final = frozenset({_UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE, "55P03"})
+RACES: Final = frozenset({DUPLICATE, _DEADLOCK, _SERIALIZATION_FAILURE, "55P03"})
 """Another transaction was faster; the last: it has the lock of a line that this one may not wait
 for."""
 
@@ -65,7 +65,7 @@ STATEMENT_REMEDIES: Final = {
     "26000": f"a prepared statement is gone, {_BOUNCED}",
     "42P05": f"a prepared statement is there already, {_BOUNCED}",
     **dict.fromkeys(
-        (_UNIQUE_VIOLATION, _FOREIGN_KEY_VIOLATION),
+        (DUPLICATE, _FOREIGN_KEY_VIOLATION),
         "two transactions made the same row several times over: try again",
     ),
     "23": "a constraint that the library did not make refuses the row: see the server's log",

@@ -29,7 +29,7 @@ from locus_store.sql.columns.dialect_columns import dump_value, escape_text
 from locus_store.sql.columns.types import Blob
 from locus_store.sql.connections.backend import make_autocommit_error
 from locus_store.sql.connections.database import Database, iterate_causes
-from locus_store.sql.migrate import AutoMigrate, check
+from locus_store.sql.migrate import check
 from locus_store.sql.schema.status import SEARCH_SETTING
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.pending import BATCH
@@ -252,10 +252,7 @@ class SQLiteDatabase(Database):
 
     Args:
         path: Path of the file; ``None`` for a caller's engine.
-        where: The database, for a person.
-        tables: See ``Database``, as the rest.
-        tenant: The tenant whose threads are visible.
-        auto_migrate: What may be done to the schema.
+        where: See ``Database``, as the rest.
     """
 
     dialect = "sqlite"
@@ -263,18 +260,9 @@ class SQLiteDatabase(Database):
     repository = SQLiteRepository
     driver_errors = (*Database.driver_errors, sqlite3.Error, UnicodeDecodeError)
 
-    def __init__(
-        self,
-        path: str | None,
-        where: str,
-        tables: Tables,
-        *,
-        tenant: str,
-        auto_migrate: AutoMigrate,
-    ) -> None:
-        super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
+    def __init__(self, path: str | None, where: str, tables: Tables, **options: Any) -> None:
+        super().__init__(where, tables, **options)
         self._path = path if path != MEMORY else None
-        self._where = where
         self._log_path = f"{path}-wal"
         self._known: tuple[int, int] | None = None
         """The file, while it is open."""
@@ -325,7 +313,7 @@ class SQLiteDatabase(Database):
 
     def is_lost_schema(self, exc: BaseException) -> bool:
         """See ``Database``; SQLite has a single code for all errors in a statement."""
-        return _find_code(exc) == "SQLITE_ERROR"
+        return find_code(exc) == "SQLITE_ERROR"
 
     def require_file(self) -> None:
         """Refuse a file that does not exist, unless opening may create it."""
@@ -398,7 +386,7 @@ class SQLiteDatabase(Database):
 def make_error(where: str, exc: Exception) -> LocusStoreError:
     """Return the error to raise, chosen by the driver's code."""
     is_no_text = isinstance(exc, UnicodeDecodeError)  # what SQLite says of a damaged file
-    code = "SQLITE_CORRUPT" if is_no_text else _find_code(exc)
+    code = "SQLITE_CORRUPT" if is_no_text else find_code(exc)
     kind = _KINDS.get(code, BackendError)
     remedy = _REMEDIES.get(code, str(getattr(exc, "orig", exc)))
     return kind(f"{where}: {code or type(exc).__name__}: {remedy}")
@@ -435,7 +423,7 @@ _REMEDIES = {
 }
 
 
-def _find_code(exc: BaseException) -> str:
+def find_code(exc: BaseException) -> str:
     """Return the name of the primary error code: ``SQLITE_IOERR`` of ``SQLITE_IOERR_WRITE``."""
     number = next(
         (it.sqlite_errorcode for it in iterate_causes(exc) if hasattr(it, "sqlite_errorcode")), None

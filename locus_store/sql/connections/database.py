@@ -61,6 +61,7 @@ class Database(ForTenants, ABC):
     them alive.
 
     Args:
+        where: The database, for a person.
         tables: Of one prefix and schema; ``tenancy`` has them with its types.
         tenant: The tenant whose threads are read and changed; no others are.
         auto_migrate: ``True`` creates the schema where none exists, and never upgrades one;
@@ -78,12 +79,13 @@ class Database(ForTenants, ABC):
     """The errors that ``translate_error`` accepts; a dialect adds its driver's own."""
 
     def __init__(
-        self, tables: Tables, *, tenant: str = "default", auto_migrate: AutoMigrate = True
+        self, where: str, tables: Tables, *, tenant: str, auto_migrate: AutoMigrate
     ) -> None:
         if not isinstance(auto_migrate, bool) and auto_migrate != "upgrade":
             raise InvalidArgumentError(
                 f'auto_migrate={auto_migrate!r} must be True, False or "upgrade"'
             )
+        self._where = where
         self.tables = tables
         self.tenant = tenant
         self._auto_migrate = auto_migrate
@@ -185,8 +187,11 @@ class Database(ForTenants, ABC):
                 "in; nothing was written"
             )
 
-    def is_lost_race(self, exc: BaseException) -> bool:
-        """Return whether the statement lost to another transaction and may be retried."""
+    def is_lost_race(self, exc: BaseException, attempts: int) -> bool:
+        """Return whether the statement lost to another transaction and may be retried.
+
+        An attempt finds the rows that others have made before it, so few attempts lose to them.
+        """
         return False
 
     def is_refused_value(self, exc: BaseException) -> bool:
@@ -211,24 +216,7 @@ class Database(ForTenants, ABC):
 
 
 class ServerDatabase(Database):
-    """A database behind connections that may be lost.
-
-    Args:
-        where: The database, for a person.
-        tables: See ``Database``, as the rest.
-        tenant: The tenant whose threads are visible.
-        auto_migrate: What may be done to the schema.
-    """
-
-    def __init__(
-        self, where: str, tables: Tables, *, tenant: str, auto_migrate: AutoMigrate
-    ) -> None:
-        super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
-        self._where = where
-
-    @abstractmethod
-    def is_lost_race(self, exc: BaseException) -> bool:
-        """Return whether another transaction caused a rollback, so that a retry may succeed."""
+    """A database behind connections that may be lost."""
 
     def keep_index(self, connection: Connection) -> None:
         table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from tiers import ALL, first_of
 
 from locus_store import (
+    BackendError,
     ConflictError,
     ConnectionFailedError,
     InvalidArgumentError,
@@ -23,6 +24,7 @@ from locus_store import (
 )
 from locus_store.backends.memory import MemoryBackend
 from locus_store.backends.postgresql import PostgreSQLBackend
+from locus_store.runtime.retries import RACES
 from locus_store.sql.threads.reads import QUERY_BATCH
 from locus_store.testing import exact
 from locus_store.types import Expected
@@ -606,3 +608,17 @@ async def test_an_engine_that_reaches_no_server_says_so() -> None:
         assert "secret" not in str(told.value)
         assert "refused" in str(told.value)
     await engine.dispose()
+
+
+async def test_a_row_that_an_index_always_refuses_is_not_attempted_for_seconds(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with PostgreSQLBackend(database) as backend:
+        await backend.put_thread("a", name="x")
+        engine = create_async_engine(database.replace("postgresql:", "postgresql+asyncpg:", 1))
+        async with engine.begin() as connection:
+            await connection.exec_driver_sql("CREATE UNIQUE INDEX ON locus_threads (name)")
+        await engine.dispose()
+        with pytest.raises(BackendError, match="23505"):
+            await backend.put_thread("b", name="x")
+    assert sum("race: doing it again" in it.message for it in caplog.records) < RACES
