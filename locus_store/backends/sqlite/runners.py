@@ -13,13 +13,14 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool
 
-from locus_store.backends.sqlite.dialect import SQLiteDatabase
+from locus_store.backends.sqlite.dialect import SQLiteDatabase, find_code
 from locus_store.backends.sqlite.writer import SQLiteWriter, StoppedError, find_driver
 from locus_store.errors import BackendError, InvalidArgumentError
 from locus_store.runtime import loops, observe
@@ -329,12 +330,12 @@ class AsyncEngineRunner:
         self._shares_connection = shares_connection
         self._is_opened = False
         self._opening = threading.Lock()
-        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
-            WeakKeyDictionary()
-        )
+        self._locks = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._has_pool = isinstance(engine.pool, QueuePool)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._blocked: tuple[float, Exception] | None = None
+        """When the last write began to wait for the lock, if it did so in vain, and its error."""
 
     def _require_own_loop(self) -> None:
         """Require the event loop of the pool: SQLAlchemy's pool wakes no waiter of another loop."""
@@ -374,11 +375,20 @@ class AsyncEngineRunner:
     async def _run_alone(
         self, run: Callable[[Connection, Database, Body[T]], T], body: Body[T]
     ) -> T:
+        since = monotonic()
         lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         async with lock:
+            if self._blocked is not None and since <= self._blocked[0]:
+                raise self._blocked[1]  # this write has waited for as long
             await self._ensure_open()
             async with self._engine.connect() as connection:
-                return await connection.run_sync(run, self._database, body)
+                begun, self._blocked = monotonic(), None
+                try:
+                    return await connection.run_sync(run, self._database, body)
+                except Exception as exc:
+                    if find_code(exc) == "SQLITE_BUSY":
+                        self._blocked = begun, exc
+                    raise
 
     async def _ensure_open(self) -> None:
         """Open once: SQLAlchemy's lock around the first connection belongs to one event loop."""

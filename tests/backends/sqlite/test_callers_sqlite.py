@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from locus_store import BackendError, SQLiteBackend, blocking, open_checkpointer
 from locus_store.backends.sqlite import writer as sqlite_writer
@@ -242,6 +243,34 @@ async def test_no_save_waits_longer_than_the_busy_timeout_behind_others(
         assert took == dict.fromkeys(range(4), pytest.approx(WAIT, abs=0.1))
         await opened.save({"n": 1}, "t")
         assert writer._driver.execute("PRAGMA busy_timeout").fetchone() == (WAIT * 1000,)
+
+
+@pytest.mark.anyio
+async def test_saves_on_an_engine_of_the_callers_wait_for_the_lock_together(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waited for the whole busy timeout after the one before it."""
+    path, attempts, begin_write = url.removeprefix("sqlite:///"), [0], SQLiteDatabase.begin_write
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 0.1})
+
+    def count_attempt(*args: Any) -> None:
+        attempts[0] += 1
+        begin_write(*args)
+
+    monkeypatch.setattr(SQLiteDatabase, "begin_write", count_attempt)
+    async with SQLiteBackend(engine=engine) as backend:
+        await backend.save("t", {"n": 0})
+        with closing(sqlite3.connect(path, isolation_level=None)) as lock:
+            lock.execute("BEGIN IMMEDIATE")
+            attempts[0] = 0
+            saves = [backend.save(f"t{n}", {"n": n}) for n in range(9)]
+            found = await asyncio.gather(*saves, return_exceptions=True)
+            assert "held the write lock" in " ".join({str(it) for it in found})
+            assert {*map(type, found)} == {BackendError}
+            assert attempts[0] <= 2  # the others may have come after the first one began to wait
+        await backend.save("t9", {"n": 9})
+        assert len(await backend.heads()) == 2
+    await engine.dispose()
 
 
 def test_others_read_while_a_caller_waits_for_the_lock(
