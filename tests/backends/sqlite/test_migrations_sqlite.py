@@ -169,12 +169,11 @@ def test_a_database_without_a_schema_is_given_the_newest(url: str) -> None:
     assert things(url) >= make_tables().names
 
 
-def test_the_settings_record_identity_floor_and_chain(url: str) -> None:
+def test_the_settings_record_identity_floor_and_types(url: str) -> None:
     settings = ensure(url)
     assert len(settings.store_id) == 32
     assert int(settings.store_id, 16)
     assert settings.compatibility_floor == "0001"
-    assert (settings.chain_factor, settings.record_overhead) == (4, 512)
     assert settings.raw["user_id_type"] == "string"
     assert "dimension" not in settings.raw
 
@@ -403,6 +402,26 @@ def test_lost_settings_are_told(url: str) -> None:
     run_sql(url, "DELETE FROM locus_settings")
     with pytest.raises(SchemaError, match="locus_settings is gone or empty"):
         ensure(url)
+
+
+@pytest.mark.parametrize(
+    "change", ["DELETE FROM locus_settings", "UPDATE locus_settings SET value = '1'"]
+)
+def test_a_database_in_another_stored_form_is_refused_and_stays_as_it_is(
+    url: str, change: str
+) -> None:
+    """The names of its threads may be others, so that they would seem to be lost."""
+    ensure(url)
+    run_sql(url, f"{change} WHERE name = 'stored_form'")
+    before = dump(url)
+    for auto_migrate in (True, False, "upgrade"):
+        with pytest.raises(SchemaError, match=r"another form .* import them into another database"):
+            ensure(url, auto_migrate=auto_migrate)
+    for move in (migrate.upgrade, migrate.downgrade):
+        with pytest.raises(SchemaError, match="another form"):
+            move(url)
+    assert migrate.check(url).state == "foreign"
+    assert dump(url) == before
 
 
 def test_two_prefixes_live_in_one_database(url: str) -> None:
