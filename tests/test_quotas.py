@@ -19,6 +19,7 @@ from locus_store import (
     NewMessage,
     Quota,
     QuotaError,
+    SQLiteBackend,
     UnsupportedError,
     open_checkpointer,
     open_sharded,
@@ -221,6 +222,27 @@ async def test_threads_of_message_logs_and_facts_count(storage: Any) -> None:
     await backend.put_thread("named", user_id="u", name="m")
     await storage.checkpointer(state_type=dict).save({}, "log")
     assert (await backend.get_quota()).threads == 2
+
+
+async def test_a_count_that_waited_for_its_connection_is_followed_by_no_pause(
+    storage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a tenant below its quota would be refused for seconds after it has deleted something."""
+    now, query = [0.0], SQLiteBackend._query
+
+    async def query_late(*args: Any) -> Any:
+        now[0] += 1  # for which others had the connection
+        return await query(*args)
+
+    monkeypatch.setattr(quotas, "monotonic", lambda: now[0])
+    monkeypatch.setattr(SQLiteBackend, "_query", query_late)
+    backend = storage.backend
+    await backend.set_quota(Quota(threads=1))
+    await backend.save("t", {})
+    with pytest.raises(QuotaError, match="1 of 1 threads"):
+        await backend.save("u", {})
+    await backend.remove("t")
+    await backend.save("u", {})
 
 
 async def test_a_thread_of_pending_writes_only_counts_no_thread(storage: Any) -> None:

@@ -434,12 +434,10 @@ class SqlQuotas(RunsQueries, LimitsTenants):
 
     async def _count(self, spent_before: Amounts, connection: object = None) -> Count:
         """Count what the tenant stores, as the caller's transaction sees it if there is one."""
-        begun = monotonic()
+        count = partial(_count_stored, spent_before=spent_before)
         if connection is None:
-            stored = await self._query(count_stored, self._runner)
-        else:
-            stored = await self._write_unrecorded(count_stored, connection)
-        return Count(stored, spent_before, monotonic() - begun)
+            return await self._query(count, self._runner)
+        return await self._write_unrecorded(count, connection)
 
     async def get_quota(self) -> QuotaUse:
         row = await self._query(_read, self._runner)
@@ -473,6 +471,11 @@ def _make_error(tenant: str, answer: LeaseAnswer, need: Amounts) -> QuotaError:
         used=used,
         retry_after_seconds=left,
     )
+
+
+def _count_stored(reads: Reads, spent_before: Amounts) -> Count:
+    begun = monotonic()  # the time in which others have the connection is no time of a count
+    return Count(count_stored(reads), spent_before, monotonic() - begun)
 
 
 def _read(reads: Reads) -> sa.Row[Any] | None:
