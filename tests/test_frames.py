@@ -10,6 +10,7 @@ import sys
 import textwrap
 import uuid
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,7 +38,10 @@ from locus_store.values.frames import (
     Folder,
     Grown,
     build_digest_tree,
+    change_value,
     compare_states,
+    decode_value,
+    encode_value,
     extract_text,
     fold,
     fold_onto,
@@ -759,6 +763,55 @@ def test_a_stored_state_nested_too_deeply_is_an_integrity_error(levels: int) -> 
         payload = pack_frame(b"\x91\x93\xa1=\x90" + deep)
         with pytest.raises(IntegrityError):
             build_digest_tree(fold([payload], MAX_STATE_BYTES))
+
+
+NO_STATE: dict[str, Any] = {
+    "an object with NaN": {"a": {"b": math.nan}},
+    "a list with infinity": {"a": [[1.5, math.inf]]},
+    "a long list with NaN": {"a": [math.nan, *map(str, range(5000))]},
+    "bytes in an element": {"a": [1, {"b": b"\1"}]},
+    "bytes before a number": {"a": [b"\1", 1]},
+    "bytes behind a long list": {"a": [*map(str, range(5000)), b"\1"]},
+}
+"""States that a save refuses."""
+
+
+@pytest.mark.parametrize("state", NO_STATE.values(), ids=NO_STATE)
+def test_a_stored_state_that_a_save_would_refuse_is_an_integrity_error(
+    state: dict[str, Any],
+) -> None:
+    with pytest.raises(SerializationError):
+        compare_states(state, None, packed=True)
+    payload = pack_frame(encode_canonical([["=", [], state]]))
+    before = compare_states({"a": []}, None).tree
+    for keeps in (True, False):
+        with pytest.raises(IntegrityError, match="cannot hold"):
+            build_digest_tree(fold([payload], MAX_STATE_BYTES), keeps=keeps)
+    found, edits = fold_onto(before, [payload], MAX_STATE_BYTES)
+    with pytest.raises(IntegrityError, match="cannot hold"):
+        build_digest_tree(found, before, edits)
+
+
+@pytest.mark.parametrize("value", [math.nan, [1.5, {"b": -math.inf}], {"b": [1, b"\1"]}])
+def test_a_pending_write_that_a_save_would_refuse_is_an_integrity_error(value: Any) -> None:
+    operation = encode_canonical(["=", ["value"], value])
+    with pytest.raises(IntegrityError, match="invalid value"):
+        change_value([1], pack_frame(b"\x91" + operation), MAX_STATE_BYTES)
+    operation = encode_canonical(["=", [], {"value": value}])
+    with pytest.raises(IntegrityError, match="invalid value"):
+        decode_value(pack_frame(b"\x91" + operation), MAX_STATE_BYTES)
+
+
+@pytest.mark.parametrize("behind", [b"\0", b"\1", encode_canonical([]), bytes(40)])
+def test_bytes_behind_a_payload_or_a_frame_are_noticed(behind: bytes) -> None:
+    """The checksum of a frame is behind its bytes, and nothing may be behind the last frame."""
+    [first, *_] = chain(sample())
+    value = encode_value({"a": 1}, MAX_STATE_BYTES)
+    read_value = partial(decode_value, max_bytes=MAX_STATE_BYTES)
+    for payload, read in ((first, lambda it: fold([it], MAX_STATE_BYTES)), (value, read_value)):
+        for broken in (payload + behind, payload[:-4] + behind + payload[-4:]):
+            with pytest.raises(IntegrityError):
+                read(broken)
 
 
 def sample() -> list[Any]:

@@ -29,7 +29,7 @@ from locus_store.types.items import Change, PutItem, Remove, check_name, check_s
 from locus_store.types.messages import LogChange, check_put, require_distinct
 from locus_store.types.thread_info import check_put as check_facts
 from locus_store.values import vectors
-from locus_store.values.encoding import LONGEST_JSON, check_frames, decode, require_size
+from locus_store.values.encoding import LONGEST_JSON, decode, measure_payload, require_size
 from locus_store.values.sealing import SEALED_BYTES, is_sealed_by_client, split_records
 from locus_store.versions.archives import require_whole
 from locus_store.wire import bodies, failures
@@ -252,7 +252,7 @@ def _check_save(backend: StorageBackend, save: Save) -> None:
             _check_sealed(backend, payload)
         elif payload is not None:
             try:
-                check_frames(payload, most)
+                measure_payload(payload, most)
             except IntegrityError as exc:
                 raise InvalidArgumentError(f"a payload of the save: {exc}") from exc
     check_keep_last(save.keep_last)

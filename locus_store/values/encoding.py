@@ -148,12 +148,17 @@ def require_json(encoding: bytes, surrounding: int) -> None:
     marks = encoding.translate(None, _PLAIN_BYTES)
     if len(marks) <= MAX_DEPTH - surrounding and not marks.strip(_HEADS_OF_CONTAINERS):
         return  # letters beyond ASCII, floats and large numbers may hide it
+    require_values(encoding)
+    require_levels(encoding, surrounding)
+
+
+def require_values(encoding: bytes) -> None:
+    """Raise ``ValueError`` or ``TypeError`` if an encoded value has bytes, NaN or infinities."""
     may_be_infinite = _FLOAT in encoding and _MAY_BE_INFINITE.search(encoding)
     if may_be_infinite or may_hold_binary(encoding):
         plain = orjson.dumps(decode_canonical(encoding))  # refuses bytes; NaN becomes null
         if may_be_infinite and encode_canonical(orjson.loads(plain)) != encoding:
             raise ValueError("not exactly JSON")
-    require_levels(encoding, surrounding)
 
 
 def may_hold_binary(encoding: bytes) -> bool:
@@ -319,23 +324,16 @@ def _make_head(size: int, plain_bytes: int) -> bytes:
     return bytes((FRAME_VERSION, codec)) + make_varint(size) + make_varint(plain)
 
 
-def check_frames(payload: bytes, max_bytes: int) -> None:
-    """Check the frames of one record without decompressing them.
+def measure_payload(payload: bytes, max_bytes: int) -> int:
+    """Return the bytes that the frames of one record take once they are decompressed.
 
     Raises:
         TooLargeError: Together they are longer than a state of ``max_bytes``.
         IntegrityError: As ``unpack_frames``, but for what only decompressing shows.
     """
-    _require_room(measure_payload(payload, max_bytes), max_bytes)
-
-
-def measure_payload(payload: bytes, max_bytes: int) -> int:
-    """Return the bytes that the frames of a payload take once they are decompressed.
-
-    Raises:
-        TooLargeError, IntegrityError: As ``check_frames``, of one frame.
-    """
-    return sum(size for *_, size in _iterate_frames(payload, max_bytes))
+    found = sum(size for *_, size in _iterate_frames(payload, max_bytes))
+    _require_room(found, max_bytes)
+    return found
 
 
 def unpack_frames(payload: bytes, max_bytes: int) -> Iterable[bytes]:

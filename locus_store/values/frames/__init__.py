@@ -17,6 +17,7 @@ from locus_store.values.encoding import (
     encode_canonical,
     pack_frame,
     require_json_size,
+    require_values,
     unpack_record,
 )
 from locus_store.values.frames.arrays import PackedList as PackedList
@@ -208,10 +209,17 @@ def decode_value(payload: bytes, max_bytes: int, *, packed: bool = False) -> Jso
     if len(bodies) != 1 or not bodies[0].startswith(_VALUE):
         raise IntegrityError("a stored pending write holds no value")
     value = decode_sorted(bodies[0][len(_VALUE) :])
+    return cast("Json", value) if packed else _require_json(value)
+
+
+def _require_json(value: object) -> Json:
+    """Return a stored value with all its MessagePack as JSON, if a save would accept it."""
     try:
-        return cast("Json", value if packed else convert_to_json(value))
-    except RecursionError as exc:
-        raise make_malformed_error("value", "nested too deeply") from exc
+        found: Json = convert_to_json(value)
+        require_values(encode_canonical(found))
+    except (RecursionError, TypeError, ValueError) as exc:
+        raise make_malformed_error("value", exc) from exc
+    return found
 
 
 def change_value(old: Json, payload: bytes, max_bytes: int, *, packed: bool = False) -> Json:
@@ -230,4 +238,4 @@ def change_value(old: Json, payload: bytes, max_bytes: int, *, packed: bool = Fa
     state = folder.get_state()
     if state.keys() != {_KEY}:
         raise IntegrityError("a stored pending write holds no value")
-    return state[_KEY]
+    return state[_KEY] if packed else _require_json(state[_KEY])

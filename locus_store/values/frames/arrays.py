@@ -20,6 +20,7 @@ from locus_store.values.encoding import (
     make_list_head,
     require_json,
     require_levels,
+    require_values,
     skip_list_head,
 )
 from locus_store.values.frames.alignment import DIGEST_BYTES, Runs, split
@@ -112,7 +113,7 @@ def build_array(
         value: A list or tuple.
         before: The node of the older value at the same path, if any.
         depth: The number of objects and lists from the root to this one.
-        is_json: The list was decoded from JSON.
+        is_json: The list was decoded from a frame.
         keeps: Of a decoded list: keep its elements.
     """
     require_depth(depth)
@@ -301,16 +302,22 @@ def _check_elements(
 
 
 def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode:
-    """Return the node of a list that was decoded from JSON."""
+    """Return the node of a list that was decoded from a frame."""
     each: list[bytes] = []
     large: dict[bytes, bytes] = {}
     chunks: list[bytes] = []
     lengths, size = array("Q"), 0
+    has_msgpack = bool(value) and type(value[0]) is bytes
     for at in range(0, len(value), CHUNK):
         items = value[at : at + CHUNK]
         raws = encode_each(items)
         sizes = list(map(len, raws))
-        _require_levels(items, raws, depth)
+        chunk = b"".join((make_list_head(len(raws)), *raws))
+        if not has_msgpack:
+            require_values(chunk)
+            _require_levels(items, raws, depth)
+        elif {*map(type, items)} != {bytes}:
+            raise TypeError("a list of MessagePack and other values")
         found = digest_each(raws)
         each += found
         size += sum(sizes)
@@ -318,13 +325,11 @@ def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
             if max(sizes) > KEEP_BYTES:
                 pairs = zip(found, raws, strict=True)
                 large |= {mark: raw for mark, raw in pairs if len(raw) > KEEP_BYTES}
-            chunks.append(b"".join((make_list_head(len(raws)), *raws)))
+            chunks.append(chunk)
             lengths.extend(sizes)
     digests = b"".join(each)
-    list_digest = _digest_of_list(digests)
-    has_msgpack = bool(value) and type(value[0]) is bytes
     known = digests, large, chunks, lengths
-    return ArrayNode(list_digest, size, *known, has_msgpack=has_msgpack)
+    return ArrayNode(_digest_of_list(digests), size, *known, has_msgpack=has_msgpack)
 
 
 def _require_levels(items: list[object], raws: list[bytes], depth: int) -> None:

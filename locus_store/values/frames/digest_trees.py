@@ -254,7 +254,7 @@ def build_object_by_entries(
         value: The object.
         before: The node of the older value at the same path; nodes of equal values are reused.
         depth: The number of objects and lists from the root to this one.
-        is_json: The object was decoded from JSON, so it is canonical and needs no check.
+        is_json: The object was decoded from a frame, so it is canonical.
         edits: The places where it differs from ``before``, if they are known.
         keeps: Of a decoded object: keep the elements of its lists, which later changes need.
     """
