@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Final, TypeVar
 
-from locus_store.errors import IntegrityError, UnsupportedError
+from locus_store.errors import IntegrityError, InvalidArgumentError, UnsupportedError
 from locus_store.runtime.holding import get_number
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.observe import count, measure_stored, note, observe, report_branch
@@ -283,12 +283,13 @@ class StorageBackend(ForTenants, Closing, ABC):
                 ``max_state_bytes``.
         """
         check_names(thread_id, namespace, checkpoint_id)
-        if parent_id is not None:
-            check_text("parent_checkpoint_id", parent_id)
+        check_text("parent_checkpoint_id", parent_id, optional=True)
         if writer is not None:
             check_text("writer", writer)
         if run is not None:
             check_text("run", run)
+        if expected is not None and not isinstance(expected, Expected):
+            raise InvalidArgumentError(f"expected must be an Expected, not {type(expected)}")
         check_ttl(ttl_seconds)
         if claim is not None:
             require_describing(self)

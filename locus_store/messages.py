@@ -287,7 +287,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         Raises:
             ConflictError: It is not; nothing was deleted.
         """
-        check_change(thread_id, namespace or "", expected_revision)
+        check_change(thread_id, "" if namespace is None else namespace, expected_revision)
         return await self.drop(thread_id, namespace, expected_revision)
 
     async def load(
@@ -364,7 +364,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
             offset=offset,
             limit=limit,
             after=after,
-            newest=newest_first,
+            newest=bool(newest_first),
             role=role,
             since=since,
             until=until,

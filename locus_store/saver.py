@@ -21,7 +21,14 @@ from locus_store.runtime.observe import note, observe
 from locus_store.runtime.stepping import wait_for_end
 from locus_store.turns import HasTurns
 from locus_store.types import Expected, Mark, MustExist, PendingWrite, Version
-from locus_store.types.arguments import MAX_ID_CHARACTERS, check_task, check_text, check_ttl
+from locus_store.types.arguments import (
+    MAX_ID_CHARACTERS,
+    check_list,
+    check_pairs,
+    check_task,
+    check_text,
+    check_ttl,
+)
 from locus_store.types.codec import get_labels
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values import frames
@@ -129,7 +136,8 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
         is_below = bool(namespace) and parent_checkpoint_id is None
         labels = get_labels(checkpoint_data) | make_line_labels(checkpoint_ns)
         if rebuilt:
-            labels[REBUILT] = sorted(rebuilt)
+            channels = check_list("rebuilt", rebuilt)
+            labels[REBUILT] = sorted(check_text("rebuilt", it, maximum=2**20) for it in channels)
         with PutInProgress(self._puts, self._known, (thread_id, namespace, checkpoint_id)):
             written = await self.backend.write_state(
                 thread_id,
@@ -175,9 +183,8 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
         Raises:
             IntegrityError: The stored bytes do not give the state that was saved.
         """
-        found = await self.backend.read_state(
-            thread_id, checkpoint_id, namespace=make_line_name(checkpoint_ns)
-        )
+        line = make_line_name(checkpoint_ns)
+        found = await self.backend.read_state(thread_id, checkpoint_id, namespace=line)
         if found is None:
             self.note_missing(thread_id, checkpoint_id, checkpoint_ns)
             return None
@@ -207,9 +214,8 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
         Raises:
             NotFoundError: There is no step ``before``.
         """
-        page = await self.backend.history(
-            thread_id, namespace=make_line_name(checkpoint_ns), limit=limit, before=before
-        )
+        line = make_line_name(checkpoint_ns)
+        page = await self.backend.history(thread_id, namespace=line, limit=limit, before=before)
         return await needs(self.backend, StoresThreads).read_states(
             page, lambda version, folder: _step(version, decode(encode(folder.get_state())))
         )
@@ -258,6 +264,9 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
         check_text("checkpoint_id", checkpoint_id)
         check_task(task_id, task_path)
         check_ttl(ttl_seconds)
+        if seen is not None:
+            check_pairs("seen", seen)
+        writes = check_pairs("writes", writes)
         note(writes=len(writes))
         if not writes:
             return
@@ -359,11 +368,10 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
                 and threads may be gone.
         """
         lines: dict[tuple[str, str], list[str]] = {}
-        for run_id in run_ids:
+        for run_id in check_list("run_ids", run_ids):
             check_text("run_id", run_id)
-            for thread_id, namespace, checkpoint_id in await needs(
-                self.backend, QueriesMetadata
-            ).tagged("run_id", run_id):
+            found = await needs(self.backend, QueriesMetadata).tagged("run_id", run_id)
+            for thread_id, namespace, checkpoint_id in found:
                 lines.setdefault((thread_id, namespace), []).append(checkpoint_id)
         removed = 0
         for (thread_id, namespace), ids in lines.items():
@@ -379,9 +387,8 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
             NotFoundError: There is no source.
             ConflictError: The target exists already.
         """
-        if not await needs(self.backend, StoresThreads).copy_thread(
-            source_thread_id, target_thread_id
-        ):
+        whole = needs(self.backend, StoresThreads)
+        if not await whole.copy_thread(source_thread_id, target_thread_id):
             raise NotFoundError(f"there is no thread {source_thread_id!r} to copy")
 
     @observe("prune")
@@ -397,12 +404,11 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
             InvalidArgumentError: No such strategy.
         """
         if str(strategy) not in {"keep_latest", "delete"}:
-            raise InvalidArgumentError(
-                f"strategy={strategy!r} must be 'keep_latest' or 'delete'; nothing was removed"
-            )
+            known = "must be 'keep_latest' or 'delete'"
+            raise InvalidArgumentError(f"strategy={strategy!r} {known}; nothing was removed")
         whole = needs(self.backend, StoresThreads)
         take = whole.prune if strategy == "keep_latest" else whole.remove
-        removed = sum([await take(it) for it in thread_ids])
+        removed = sum([await take(it) for it in check_list("thread_ids", thread_ids)])
         note(removed=removed)
         return removed
 
@@ -411,7 +417,7 @@ def make_line_name(checkpoint_ns: str) -> str:
     """Return the name of a namespace's line; a long one is cut and ends in a digest."""
     if checkpoint_ns == "":
         return ""
-    check_text("checkpoint_ns", checkpoint_ns, minimum=0, maximum=2**20)
+    check_text("checkpoint_ns", checkpoint_ns, maximum=2**20)
     if len(checkpoint_ns) < MAX_ID_CHARACTERS:
         return checkpoint_ns
     ending = blake2b(checkpoint_ns.encode(), digest_size=(MAX_ID_CHARACTERS - 201) // 2)

@@ -400,7 +400,8 @@ class BaseStore(ForTenants, Closing, ABC):
         self, namespaces: Sequence[Namespace], query: str | None = None, limit: int = 10
     ) -> Lists:
         """Search several namespaces at once; return one list for each."""
-        return await run_together(self.search(it, query=query, limit=limit) for it in namespaces)
+        each = check_list("namespaces", namespaces)
+        return await run_together(self.search(it, query=query, limit=limit) for it in each)
 
     async def search_by_embedding(
         self,

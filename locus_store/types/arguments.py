@@ -101,8 +101,7 @@ def check_names(thread_id: object, namespace: object, *checkpoint_ids: object) -
     if namespace != "":
         check_text("namespace", namespace, minimum=0)
     for checkpoint_id in checkpoint_ids:
-        if checkpoint_id is not None:
-            check_text("checkpoint_id", checkpoint_id)
+        check_text("checkpoint_id", checkpoint_id, optional=True)
 
 
 def check_task(task_id: object, task_path: object) -> None:
@@ -229,6 +228,14 @@ def check_list(name: str, values: object) -> list[Any]:
     if type(values) is not list and (isinstance(values, str) or not isinstance(values, Iterable)):
         raise InvalidArgumentError(f"{name} must be a list, not {type(values).__name__}")
     return list(values)
+
+
+def check_pairs(name: str, values: object) -> list[Any]:
+    """Return an argument as a list of tuples or lists of two; refuse any other."""
+    pairs = check_list(name, values)
+    if not all(isinstance(it, tuple | list) and len(it) == 2 for it in pairs):  # noqa: PLR2004
+        raise InvalidArgumentError(f"{name} must be a list of pairs")
+    return pairs
 
 
 def check_mapping(name: str, value: Any) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from locus_store.errors import ConflictError, SchemaError
+from locus_store.errors import ConflictError, InvalidArgumentError, SchemaError
 from locus_store.runtime.forks import make_lock
 from locus_store.types import Expected, Mark, Version
 from locus_store.values import frames
@@ -198,7 +198,10 @@ class PutInProgress:
             return self._end
 
     def __enter__(self) -> None:
-        self.puts.setdefault(self.place, self)  # else it is within another one
+        try:
+            self.puts.setdefault(self.place, self)  # else it is within another one
+        except TypeError as exc:
+            raise InvalidArgumentError("the names of a checkpoint must be texts") from exc
 
     def __exit__(self, kind: object, exc: BaseException | None, traceback: object) -> None:
         if self.puts.get(self.place) is not self:
