@@ -105,11 +105,14 @@ async def _seal(backend: Any, advance: Any) -> list[str]:
     """Seal a tenant's data again; return what was done."""
     encryption, tenant, storage = backend.encryption, backend.tenant or "", Storage(backend)
     threads = items = 0
+    if backend.capabilities.ttl:  # with an older clock, expired threads would be live again
+        await backend.expire()
     async for _ in backend.reencrypt():
         threads += 1
         advance()
     if storage.has_store:
         store: Any = storage.store()
+        await store.expire()
         async for _ in store.reencrypt():
             items += 1
     done = f"sealed {format_count(threads, 'thread')} and {format_count(items, 'item')} again"

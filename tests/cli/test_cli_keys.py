@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +101,28 @@ def test_a_data_key_is_replaced(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert out[1:] == ["sealed 0 threads and 0 items again", "removed 1 data key that seal nothing"]
     assert status(run)["keys"] == found["keys"][1:]
     assert load("u") == {"n": 2}
+
+
+def test_a_clock_that_is_set_back_shows_nothing_whose_data_key_was_removed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_ring("a")
+    fill()
+
+    def set_expiry(expires_at: str) -> None:
+        with closing(sqlite3.connect("locus_checkpoints.db")) as connection:
+            for rows in ("threads SET {} WHERE thread_id = 't'", "store SET {}"):
+                value = f"expires_at = {expires_at}"
+                connection.execute(f"UPDATE locus_{rows.format(value)}")
+            connection.commit()
+
+    set_expiry("1")
+    monkeypatch.setattr(keys, "REFRESH_SECONDS", 0.0)
+    out = run("db", "keys", "rotate", "--new-key", "--data", "--url", URL)[1].splitlines()
+    assert out[2:] == ["sealed 1 thread and 0 items again", "removed 1 data key that seal nothing"]
+    set_expiry("NULL")
+    assert load("t") is None
+    assert list(status(run)["values"]) == [it["key_id"] for it in status(run)["keys"]]
 
 
 def test_values_in_clear_are_counted_and_encrypted(run: Run) -> None:
