@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from locus_store.backends.documents import Tag
+    from locus_store.types.messages import LogEdit
 
 pytestmark = pytest.mark.anyio
 
 OTHERS = ("a", "z")
 ALSO = {(it, ""): [NewMessage("new", message_id="m")] for it in OTHERS}
+ALSO_Z = {("z", ""): [NewMessage("alice's")]}
 
 
 class StoppedError(BaseException):
@@ -164,6 +167,42 @@ async def test_tokens_of_removed_outboxes_are_forgotten() -> None:
     assert found is not None
     assert len(found.thread.delivered) <= outboxes.MOST_DELIVERED
     assert await contents(new_log(documents), "shared") == [3 * outboxes.MOST_DELIVERED - 1]
+
+
+async def test_a_thread_that_another_user_claims_meanwhile_is_not_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both users were told that their messages were stored in the thread."""
+    documents = MemoryDocuments()
+    look = DocumentMessageLog._is_unclaimed
+
+    def look_early(log: DocumentMessageLog, edit: LogEdit) -> bool:
+        monkeypatch.undo()
+        is_unclaimed = look(log, edit)
+        faster = new_log(documents).append("z", [NewMessage("bob's")], user_id="bob")
+        with ThreadPoolExecutor() as pool:
+            pool.submit(asyncio.run, faster).result()
+        return is_unclaimed
+
+    monkeypatch.setattr(DocumentMessageLog, "_is_unclaimed", look_early)
+    with pytest.raises(NotOwnerError):
+        await new_log(documents).append("t", [NewMessage(1)], user_id="alice", also=ALSO_Z)
+    assert await contents(new_log(documents), "z") == ["bob's"]
+    assert await contents(new_log(documents), "t") == []
+
+
+async def test_a_thread_that_was_deleted_before_the_delivery_may_be_another_users() -> None:
+    documents = Stopping()
+    documents.left = 3  # the claim of z, the commit, and the delivery
+    documents.is_lost = True
+    with pytest.raises(StoppedError):
+        await new_log(documents).append("t", [NewMessage(1)], user_id="alice", also=ALSO_Z)
+    documents.left = float("inf")
+    log = new_log(documents)
+    await log.backend.remove_thread("z")
+    await log.append("z", [NewMessage("bob's")], user_id="bob")
+    assert await contents(log, "t") == [1]
+    assert await contents(log, "z") == ["bob's"]
 
 
 async def test_changes_of_shared_threads_at_once_are_all_applied() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -278,6 +279,15 @@ class Owning(MessageLogKit):
                 await call
         assert await log.logs() == before
         assert unwrap(await log.load("t")) == [1]
+
+    async def test_of_two_first_users_of_another_thread_one_appends(self, log: Any) -> None:
+        needs_several_threads(log)
+        also = {("shared", ""): make_new(1)}
+        users = [f"u{number}" for number in range(8)]
+        appends = (log.append(it, make_new(0), user_id=it, also=also) for it in users)
+        results = await asyncio.gather(*appends, return_exceptions=True)
+        assert sum(isinstance(it, NotOwnerError) for it in results) == 7
+        assert unwrap(await log.load("shared")) == [1]
 
     async def test_the_logs_of_one_user_are_listed(self, log: Any) -> None:
         for n in range(5):

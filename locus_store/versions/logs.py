@@ -9,7 +9,6 @@ from datetime import datetime
 from locus_store.types import FOREVER, ArchivedLog, ArchivedMessage
 from locus_store.types.messages import (
     Cut,
-    LogChange,
     LogChanged,
     LogEdit,
     LogInfo,
@@ -22,17 +21,6 @@ from locus_store.types.messages import (
 )
 from locus_store.versions.archives import compute_idle_since
 from locus_store.versions.threads import Thread, ThreadTransaction
-
-
-def apply_change(transaction: ThreadTransaction, change: LogChange) -> LogChanged:
-    """See ``BaseMessageLog.change``; changes the logs of one thread."""
-    log = transaction.thread.logs.get(change.namespace) if transaction.thread else None
-    revision = log.revision if log else 0
-    require_revision((change.thread_id, change.namespace), change.expected_revision, revision)
-    for other in change.also:
-        if other.thread_id == change.thread_id:
-            apply(transaction, other)
-    return apply(transaction, change)
 
 
 def apply(transaction: ThreadTransaction, edit: LogEdit) -> LogChanged:

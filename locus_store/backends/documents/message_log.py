@@ -8,6 +8,7 @@ from itertools import islice
 from uuid import uuid4
 
 from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.listing import put_facts
 from locus_store.backends.documents.outboxes import deliver
 from locus_store.backends.documents.threads import OverThreads
 from locus_store.backends.documents.workers import move_off_loop
@@ -24,7 +25,7 @@ from locus_store.types.messages import (
     make_unknown_message_error,
     require_revision,
 )
-from locus_store.types.thread_info import require_owner
+from locus_store.types.thread_info import claim_of, require_owner
 from locus_store.versions import logs, turns
 from locus_store.versions.threads import Thread, ThreadTransaction
 
@@ -49,19 +50,24 @@ class DocumentMessageLog(OverThreads, BackendMessageLog):
 
     def _change_logs(self, change: LogChange) -> LogChanged:
         name, edits = change.thread_id, change.split()
-        own = {it.user_id for it in edits if it.thread_id == name}
         others = [it for it in edits if it.thread_id != name]
-        for other in others:
-            self._threads.read_steadily(partial(self._require_free, other))
+        look = self._threads.read_steadily
+        claims = [it for it in others if look(partial(self._is_unclaimed, it)) and it.puts]
+        if claims:
+            _require_own(change, look(partial(self._threads.read, name)))
+        for claim in claims:  # before the commit, after which another user may not claim it
+            claimed = partial(put_facts, put=claim_of(claim.thread_id, claim.user_id or ""))
+            self._threads.write(claim.thread_id, claimed, creates=True)
         applied = [it for it in others if it.puts]
         outbox = Outbox(uuid4().hex, applied) if applied else None
 
         def apply(transaction: ThreadTransaction) -> LogChanged:
             turns.require_turn(transaction, change.turn)
-            thread = transaction.thread
-            for user_id in own:
-                require_owner(name, thread.user_id if thread else None, user_id)
-            changed = logs.apply_change(transaction, change)
+            _require_own(change, transaction.thread)
+            for other in change.also:
+                if other.thread_id == name:
+                    logs.apply(transaction, other)
+            changed = logs.apply(transaction, change)
             if outbox is not None:
                 (transaction.thread or transaction.begin()).outbox = outbox
             return changed
@@ -73,11 +79,16 @@ class DocumentMessageLog(OverThreads, BackendMessageLog):
             self._deliver(name, outbox)
         return changed or LogChanged(0)
 
-    def _require_free(self, edit: LogEdit) -> None:
-        """Refuse an edit of another user's thread, or of one that another turn has taken."""
+    def _is_unclaimed(self, edit: LogEdit) -> bool:
+        """Return whether an edit makes a thread its user's.
+
+        Refuse an edit of another user's thread, or of one that another turn has taken.
+        """
         thread = None if edit.user_id is None else self._threads.read(edit.thread_id)
-        require_owner(edit.thread_id, thread.user_id if thread else None, edit.user_id)
+        owner = thread.user_id if thread else None
+        require_owner(edit.thread_id, owner, edit.user_id)
         self.backend.require_turn(edit.thread_id, edit.turn)
+        return owner != edit.user_id
 
     def _deliver(self, thread_id: str, outbox: Outbox) -> None:
         try:
@@ -141,3 +152,13 @@ class DocumentMessageLog(OverThreads, BackendMessageLog):
         if found is None:
             require_revision((thread_id, namespace or ""), expected_revision, 0)
         return found or False
+
+
+def _require_own(change: LogChange, thread: Thread | None) -> None:
+    """Refuse a change of another user's thread, or of a log that has another revision."""
+    name, log = change.thread_id, thread.logs.get(change.namespace) if thread else None
+    for edit in (change, *change.also):
+        if edit.thread_id == name:
+            require_owner(name, thread.user_id if thread else None, edit.user_id)
+    found = log.revision if log else 0
+    require_revision((name, change.namespace), change.expected_revision, found)

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from locus_store.backends.documents.protocol import DocumentReads, Parsed
 from locus_store.types.logs import Outbox
 from locus_store.types.messages import LogEdit
+from locus_store.types.thread_info import may_see
 from locus_store.versions import logs
 from locus_store.versions.threads import ThreadChange, ThreadTransaction
 
@@ -54,8 +55,10 @@ def _make_change(
         # The outbox is looked at after the thread was read: its token may have been forgotten.
         if delivered.get(source) == token or not find_outbox(threads, source, token):
             return
-        for edit in edits:
-            logs.apply(transaction, edit)
+        owner = transaction.thread.user_id if transaction.thread else None
+        for edit in edits:  # a thread that was deleted since may be another user's by now
+            if may_see(owner, edit.user_id):
+                logs.apply(transaction, edit)
         assert transaction.thread is not None  # noqa: S101  (an outbox has no edits without messages)
         kept = {name: it for name, it in delivered.items() if (name, it) not in old}
         transaction.thread.delivered = {**kept, source: token}
