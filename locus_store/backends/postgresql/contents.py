@@ -82,10 +82,8 @@ def parse_payloads(row: Mapping[str, Any], after: int) -> list[bytes]:
     return found if row["payload"] is None else [*found, row["payload"]]
 
 
-# Batches of writes, each on a line of a live thread; the line is created if it is missing. If
-# another transaction is about to remove versions or the line, a transaction has to decide. Two
-# statements may add to one checkpoint. A version that is removed while the statement runs may leave
-# a write behind, which every reader ignores.
+# Batches of writes, each on a line of a live thread, which is created if it is missing. Where
+# another transaction is about to remove versions or the line, a transaction has to decide.
 PUT_WRITES: Final = """
 WITH b AS MATERIALIZED (
   -- A thread whose time to live is due is locked; the holder of its lock is waited for elsewhere.
@@ -122,6 +120,9 @@ l AS MATERIALIZED (
       AND (SELECT t.expires_at IS NULL OR t.expires_at > statement_timestamp() FROM {threads} t
         WHERE t.tenant = $1 AND t.thread_id = b.thread_id)
       AND {has_version}
+      -- The version may be gone since the snapshot: then the row is another one when it is locked.
+      AND ((b.sequence IS NULL AND b.must_exist IS NULL)
+        OR l.xmin = (SELECT m.xmin FROM {lines} m WHERE m.line = l.line))
     FOR KEY SHARE SKIP LOCKED) l),
 renewed AS (
   UPDATE {threads} t SET expires_at = {expiry_of_writes}

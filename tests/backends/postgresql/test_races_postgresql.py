@@ -11,9 +11,11 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 from servers import DEADLINE_SECONDS, wait_until
+from sqlalchemy.ext.asyncio import create_async_engine
 from tiers import ALL
 
 from locus_store import (
+    CheckpointSaver,
     ConflictError,
     NewMessage,
     PostgreSQLBackend,
@@ -409,3 +411,46 @@ async def test_a_thread_that_is_created_behind_the_lock_is_not_rewritten(
     monkeypatch.setattr(LockingRepository, "lock", lock_early)
     assert not await backend.rewrite_thread("t", lambda it: rewritten.append(it) or it)
     assert rewritten == []
+
+
+async def test_writes_that_wait_for_their_turn_find_the_version_that_was_removed(
+    backend, migrated_database
+):
+    """They were stored with a version that their statement alone saw, and stayed in the table."""
+    async with StorageBackendAdapter(backend).turn("t"):
+        for name in ("gone", "kept"):
+            await backend.write_state("t", {"n": 1}, checkpoint_id=name)
+        holder = await asyncpg.connect(migrated_database)
+        async with holder.transaction():
+            await holder.execute("SELECT 1 FROM locus_turns FOR UPDATE")
+            put = asyncio.ensure_future(
+                backend.put_writes("t", "gone", [PUT], must_exist="checkpoint")
+            )
+            await waits_for_a_lock(migrated_database)
+            assert await backend.remove("t", ["gone"]) == 1
+        with pytest.raises(ConflictError, match="'gone' is gone"):
+            await put
+        await holder.close()
+    assert await count(migrated_database, "locus_writes") == 0
+
+
+async def test_writes_that_wait_for_their_turn_find_the_version_that_was_replaced(
+    backend, migrated_database
+):
+    """They were stored as a change of the old version, and no load returned them."""
+    words = [f"word {number}" for number in range(100)]
+    saver = CheckpointSaver(backend)
+    state = {"channel_values": {"m": words}}
+    step = {"thread_id": "t", "checkpoint_id": "c"}
+    engine = create_async_engine(migrated_database.replace(":", "+asyncpg:", 1))
+    async with StorageBackendAdapter(backend).turn("t"):
+        await saver.put(**step, checkpoint_data=state)
+        async with engine.begin() as connection:
+            replacing = {"checkpoint_id": "c", "is_root": True, "connection": connection}
+            await backend.write_state("t", {"channel_values": {"m": ["other"]}}, **replacing)
+            put = saver.put_writes(**step, task_id="task", writes=[("m", [*words, "more"])])
+            task = asyncio.ensure_future(put)
+            await waits_for_a_lock(migrated_database)
+        await task
+    await engine.dispose()
+    assert [it["value"] for it in await saver.get_writes(**step)] == [[*words, "more"]]
