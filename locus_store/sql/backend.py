@@ -414,7 +414,9 @@ def copy_thread(repo: Repository, source: str, destination: str) -> bool:
     if found:
         repo.drop_threads([destination])
     _Copy(repo, source, destination).run()
-    repo.lock_thread(source)  # a deletion that the snapshot does not show is a lost race
+    # A deletion that the snapshot does not show is a lost race; a save of the source is none.
+    query = sa.select(repo.tables.threads.c.thread).where(*repo.is_thread(source))
+    repo.connection.execute(query.with_for_update(read=True, key_share=True))
     return True
 
 

@@ -75,17 +75,11 @@ class LockingRepository(Repository):
             key = {"tenant": self.tenant, "thread_id": thread_id, "namespace": namespace}
             return bool(self.sql.lock_line.fetch_rows(self.connection, key))
         threads = self.tables.threads
+        query = sa.select(threads.c.thread).where(*self.is_thread(*thread_ids))
         self._lock_lines(thread_ids)
-        found = len(
-            self.connection.execute(
-                sa.select(threads.c.thread)
-                .where(*self.is_thread(*thread_ids))
-                .order_by(threads.c.thread_id)
-                .with_for_update()
-            ).all()
-        )
+        found = self.connection.execute(query.order_by(threads.c.thread_id).with_for_update()).all()
         self._lock_lines(thread_ids)
-        return found > 0
+        return bool(found)
 
     def lock_unheld(self, thread_id: str, namespace: str | None = None) -> bool:
         """See ``Repository``; locks in the order of ``lock``."""

@@ -454,3 +454,24 @@ async def test_writes_that_wait_for_their_turn_find_the_version_that_was_replace
         await task
     await engine.dispose()
     assert [it["value"] for it in await saver.get_writes(**step)] == [[*words, "more"]]
+
+
+async def test_a_copy_of_a_thread_that_is_always_renewed_is_made(
+    backend, migrated_database, monkeypatch
+):
+    run = sql_backend._Copy.run
+
+    def renew_and_copy(copy):
+        renewing = threading.Thread(target=lambda: asyncio.run(renew()))
+        renewing.start()
+        renewing.join()
+        run(copy)
+
+    async def renew() -> None:
+        connection = await asyncpg.connect(migrated_database)
+        await connection.execute("UPDATE locus_threads SET active_at = active_at + interval '1 s'")
+        await connection.close()
+
+    await backend.write_state("t", {"n": 1})
+    monkeypatch.setattr(sql_backend._Copy, "run", renew_and_copy)
+    assert await backend.copy_thread("t", "copy") is True
