@@ -336,7 +336,7 @@ class BucketObjects(BlockingClient, Objects):
     def _put(
         self, name: str, content: bytes, refusals: Collection[int] = (), **condition: object
     ) -> str:
-        """Put an object; create a missing bucket if that is no refusal."""
+        """Put an object; create a missing bucket, unless ``refusals`` has that status."""
         options = {"content_md5": compute_content_md5(content), **condition}
 
         def put(client: Any) -> str:
