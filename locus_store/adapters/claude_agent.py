@@ -65,13 +65,7 @@ class LocusSessionStore(LogAdapter, SessionStore):
     ``uuid`` is always appended. The summary of a session is folded in the transaction that appends
     its entries, so no summary misses an entry that another process appended.
 
-    Args:
-        log: A message log, or a backend that has message logs; ``close`` leaves it open.
-        user_id: The user of the threads, so that ``locus-store forget --user`` finds them.
-
-    Raises:
-        InvalidArgumentError: ``user_id`` is not valid.
-        UnsupportedError: The backend has no message logs.
+    Arguments and errors are those of ``LogAdapter``.
     """
 
     own_options = frozenset({"user_id"})

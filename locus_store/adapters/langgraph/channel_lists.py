@@ -220,16 +220,9 @@ def _continue(old: Known, part: PackedList, elements: list[Any] | None) -> tuple
     found = part.decode_elements() if elements is None else elements
     kept = old if old.chunks and part.has_prefix(old.stored) else _NOTHING
     count = len(kept.stored)
-    new = found[count:]
-    known = Known(
-        Grown([*kept.stored, *new]),
-        kept.chunks,
-        None,
-        [*kept.makers, *[None] * len(new)],
-        kept.weight,
-        part.node.digest,
-    )
-    return known, count
+    stored = Grown([*kept.stored, *found[count:]])
+    makers = [*kept.makers, *[None] * (len(found) - count)]
+    return Known(stored, kept.chunks, None, makers, kept.weight, part.node.digest), count
 
 
 def _copy_all(entry: Known, reader: ElementReader) -> list[Any]:

@@ -74,16 +74,13 @@ class DocumentMessageLog(OverThreads, BackendMessageLog):
 
         changed = self._threads.write(name, apply, creates=any(it.puts for it in edits))
         if changed is None:
-            require_revision((name, change.namespace), change.expected_revision, 0)
+            _require_own(change, None)
         if outbox is not None:
             self._deliver(name, outbox)
         return changed or LogChanged(0)
 
     def _is_unclaimed(self, edit: LogEdit) -> bool:
-        """Return whether an edit makes a thread its user's.
-
-        Refuse an edit of another user's thread, or of one that another turn has taken.
-        """
+        """Return whether an edit makes a thread its user's; refuse another user's, or turn's."""
         thread = None if edit.user_id is None else self._threads.read(edit.thread_id)
         owner = thread.user_id if thread else None
         require_owner(edit.thread_id, owner, edit.user_id)

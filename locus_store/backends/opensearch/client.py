@@ -308,12 +308,7 @@ class IndexClient(BlockingClient):
 
 
 class IndexObjects(IndexClient, Objects):
-    """The documents of an index, by name; a document's id is the digest of its name.
-
-    Args:
-        place: The index.
-        access: Credentials and limits.
-    """
+    """The documents of an index, by name; a document's id is the digest of its name."""
 
     def __init__(self, place: IndexPlace, access: OpenSearchOptions) -> None:
         super().__init__(place, access, index.make_thread_layout(access["language"]))

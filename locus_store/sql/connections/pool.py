@@ -143,8 +143,7 @@ class LoopPool(LeasingPool):
     """The connections of one event loop.
 
     Args:
-        database: What differs per database.
-        engine: Its connections.
+        database, engine: See ``LeasingPool``.
         make_opening_engine: Gives the engine on which a schema is made.
         owns_engine: Whether ``close`` disposes of the engine.
         first: Held while a shared engine connects for the first time: SQLAlchemy's own lock
