@@ -320,10 +320,11 @@ class MessageTurns(MessageLogKit):
                 await run_outside(log.append("t", make_new("outside"), namespace="sub"))
             await run_outside(log.append("u", make_new("free")))
             if log.changes_several_threads:
-                with pytest.raises(TurnError, match="thread 't' is taken"):
-                    await run_outside(
-                        log.append("u", make_new("also"), also={("t", ""): make_new("x")})
-                    )
+                for name, other in (("u", "t"), ("t", "new")):
+                    call = log.append(name, [], user_id="v", also={(other, ""): make_new("x")})
+                    with pytest.raises(TurnError, match="thread 't' is taken"):
+                        await run_outside(call)
+                assert await backend.scan() == ["t", "u"]
             await backend.end_turn("t")
             for call in (log.append("t", make_new("late")), log.clear("t")):
                 with pytest.raises(TurnError, match="of thread 't' is over"):

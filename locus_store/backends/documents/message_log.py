@@ -50,10 +50,12 @@ class DocumentMessageLog(OverThreads, BackendMessageLog):
 
     def _change_logs(self, change: LogChange) -> LogChanged:
         name, edits = change.thread_id, change.split()
+        own = [it for it in (*change.also, change) if it.thread_id == name]
         others = [it for it in edits if it.thread_id != name]
         look = self._threads.read_steadily
         claims = [it for it in others if look(partial(self._is_unclaimed, it)) and it.puts]
         if claims:
+            self.backend.require_turn(name, change.turn)
             _require_own(change, look(partial(self._threads.read, name)))
         for claim in claims:  # before the commit, after which another user may not claim it
             claimed = partial(put_facts, put=claim_of(claim.thread_id, claim.user_id or ""))
@@ -64,10 +66,7 @@ class DocumentMessageLog(OverThreads, BackendMessageLog):
         def apply(transaction: ThreadTransaction) -> LogChanged:
             turns.require_turn(transaction, change.turn)
             _require_own(change, transaction.thread)
-            for other in change.also:
-                if other.thread_id == name:
-                    logs.apply(transaction, other)
-            changed = logs.apply(transaction, change)
+            changed = [logs.apply(transaction, it) for it in own][-1]
             if outbox is not None:
                 (transaction.thread or transaction.begin()).outbox = outbox
             return changed
