@@ -268,7 +268,9 @@ class Owning(MessageLogKit):
         needs_several_threads(log)
         await log.append("t", make_new(1), user_id="u")
         before = await log.logs()
-        kept = KeptMessages(make_new(3), user_id="v")
+        kept, kept_of_u = (KeptMessages(make_new(3), user_id=it) for it in ("v", "u"))
+        with pytest.raises(InvalidArgumentError, match="two users for one thread"):
+            await log.append("a", make_new(2), user_id="v", also={"sub": kept_of_u})
         for call in (
             log.append("t", make_new(2), user_id="v"),
             log.append("a", make_new(2), user_id="v", also={("t", "sub"): make_new(3)}),

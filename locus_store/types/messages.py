@@ -352,7 +352,10 @@ def require_revision(change_of: LogName, expected_revision: int | None, revision
 
 
 def require_distinct(change: LogChange) -> None:
-    """Refuse a change that names a log twice."""
+    """Refuse a change that names a log twice, or two users for a thread."""
+    users = {(it.thread_id, it.user_id) for it in change.split() if it.user_id is not None}
+    if len(users) > len({thread_id for thread_id, _ in users}):
+        raise InvalidArgumentError("also names two users for one thread; a thread has one user")
     names = [(it.thread_id, it.namespace) for it in change.split()]
     for thread_id, namespace in names:
         if names.count((thread_id, namespace)) > 1:
