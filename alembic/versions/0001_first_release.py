@@ -29,6 +29,8 @@ NEW_ID = {
 
 SETTINGS = {
     "compatibility_floor": "0001",
+    "chain_factor": "4",
+    "record_overhead": "512",
     "stored_form": "2",
     "user_id_type": "string",
 }

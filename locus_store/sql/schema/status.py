@@ -22,11 +22,8 @@ REVISIONS: Final = ("0001",)
 
 HEAD: Final = REVISIONS[-1]
 
-FORM_SETTING: Final = "stored_form"
-"""Row of ``settings`` with the form of keys and values."""
-
-STORED_FORM: Final = "2"
-"""The form that this library reads and writes; no release had another one."""
+STORED_FORM: Final = ("stored_form", "2")
+"""Row of ``settings`` with the form of keys and values; no release had another one."""
 
 USERS_SETTING: Final = "user_id_type"
 """Row of ``settings`` with the type of users' ids."""
@@ -59,6 +56,10 @@ class Settings:
     revision: str
     compatibility_floor: str
     """The oldest library, by its newest revision, that may work on this database."""
+    chain_factor: int
+    """A chain ends when it exceeds this many times the state."""
+    record_overhead: int
+    """Bytes counted for each record beside its frames."""
     user_id_type: UserIdType
     """The type of the column for users' ids."""
     raw: Mapping[str, str]
@@ -105,7 +106,7 @@ def read_settings(connection: Connection, ours: Tables) -> Settings | None:
 def is_usable(settings: Settings) -> bool:
     """Return whether this library may work on the database without a migration."""
     is_newer = settings.revision not in REVISIONS and settings.compatibility_floor <= HEAD
-    has_form = settings.raw.get(FORM_SETTING) == STORED_FORM
+    has_form = STORED_FORM in settings.raw.items()
     return has_form and (is_newer or settings.revision == HEAD)
 
 
@@ -125,6 +126,8 @@ def _parse_settings(rows: dict[str, str]) -> Settings | None:
             store_id=rows["store_id"],
             revision=rows["revision"],
             compatibility_floor=rows["compatibility_floor"],
+            chain_factor=int(rows["chain_factor"]),
+            record_overhead=int(rows["record_overhead"]),
             user_id_type=check_user_id_type(rows[USERS_SETTING]),
             raw=MappingProxyType(rows),
         )
@@ -220,7 +223,7 @@ class _Look:
 
     def _judge(self, settings: Settings) -> Status:
         found = settings.revision
-        if settings.raw.get(FORM_SETTING) != STORED_FORM:
+        if STORED_FORM not in settings.raw.items():
             message = (
                 "a locus-store that was not released made the tables, with another form of keys and"
                 " values; export them with that one, and import them into another database"

@@ -169,11 +169,12 @@ def test_a_database_without_a_schema_is_given_the_newest(url: str) -> None:
     assert things(url) >= make_tables().names
 
 
-def test_the_settings_record_identity_floor_and_types(url: str) -> None:
+def test_the_settings_record_identity_floor_and_chain(url: str) -> None:
     settings = ensure(url)
     assert len(settings.store_id) == 32
     assert int(settings.store_id, 16)
     assert settings.compatibility_floor == "0001"
+    assert (settings.chain_factor, settings.record_overhead) == (4, 512)
     assert settings.raw["user_id_type"] == "string"
     assert "dimension" not in settings.raw
 

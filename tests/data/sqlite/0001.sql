@@ -141,6 +141,8 @@ CREATE TABLE locus_settings (
 );
 INSERT INTO "locus_settings" VALUES('store_id','c99690d318ef0b44e86d3e700cf3ba94');
 INSERT INTO "locus_settings" VALUES('compatibility_floor','0001');
+INSERT INTO "locus_settings" VALUES('chain_factor','4');
+INSERT INTO "locus_settings" VALUES('record_overhead','512');
 INSERT INTO "locus_settings" VALUES('stored_form','2');
 INSERT INTO "locus_settings" VALUES('user_id_type','string');
 CREATE TABLE locus_store (
