@@ -284,12 +284,10 @@ class StorageBackend(ForTenants, Closing, ABC):
         """
         check_names(thread_id, namespace, checkpoint_id)
         check_text("parent_checkpoint_id", parent_id, optional=True)
-        if writer is not None:
-            check_text("writer", writer)
-        if run is not None:
-            check_text("run", run)
+        check_text("writer", writer, optional=True)
+        check_text("run", run, optional=True)
         if expected is not None and not isinstance(expected, Expected):
-            raise InvalidArgumentError(f"expected must be an Expected, not {type(expected)}")
+            raise InvalidArgumentError(f"expected must be an Expected, not {expected!r:.80}")
         check_ttl(ttl_seconds)
         if claim is not None:
             require_describing(self)

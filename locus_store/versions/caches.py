@@ -201,7 +201,7 @@ class PutInProgress:
         try:
             self.puts.setdefault(self.place, self)  # else it is within another one
         except TypeError as exc:
-            raise InvalidArgumentError("the names of a checkpoint must be text") from exc
+            raise InvalidArgumentError("thread_id and checkpoint_id must be str") from exc
 
     def __exit__(self, kind: object, exc: BaseException | None, traceback: object) -> None:
         if self.puts.get(self.place) is not self:

@@ -184,10 +184,9 @@ class IndexClient(BlockingClient):
             LocusStoreError: One of these failed for good, but not by its condition.
         """
         limit = f"{int(self.access['timeout_seconds'] * SERVERS_PART * 1000)}ms"
+        body, check = b"".join(it.content for it in writes), partial(require_decided, most=most)
         repeats, refresh = list[bool](), refresh or self.refresh
         params: dict[str, Any] = {"require_alias": "true", "timeout": limit, "refresh": refresh}
-        body, check = b"".join(it.content for it in writes), partial(require_decided, most=most)
-
         params |= {"check": check, "on_repeat": partial(repeats.append, True)}
 
         def ask() -> list[Outcome]:
@@ -344,7 +343,7 @@ class IndexObjects(IndexClient, Objects):
         deleted again. ``creates``: of ``bulk``.
 
         Raises:
-            ChangedError: The condition was refused, or there is no index.
+            StaleTagError, ChangedError: See ``Access.put``; also if there is no index.
         """
         at = int(self.read_clock().timestamp() * 1000)
         encoded = {"content": b64encode(content).decode(), "modified_at": at}
