@@ -544,7 +544,7 @@ async def test_writes_go_on_while_threads_move(urls: list[str]) -> None:
         await asyncio.gather(*map(write, THREADS), work)
         for it, count in counts.items():
             assert len(await checkpointer.list_checkpoints(it, limit=10_000)) == count, it
-        assert sorted(await checkpointer.list_threads(limit=10_000)) == sorted(counts)
+        assert sorted(await checkpointer.list_threads(limit=len(counts) + 1)) == sorted(counts)
     check_places(urls, list(counts))
 
 
