@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import fields, is_dataclass
 from functools import partial
@@ -27,6 +28,8 @@ GENERATED = re.compile(r"[0-9a-f]{24}")
 HIDDEN = frozenset({
     "mark", "revision", "updated_at", "created_at", "changed_at", "expires_at", "score",
 })  # fmt: skip
+EXPIRY_SECONDS = 0.001
+"""What expires after this time has expired on both sides before the next call."""
 
 
 class Side:
@@ -49,7 +52,7 @@ class Side:
             checkpointer, log = storage.checkpointer, storage.log
         keeping: list[dict[str, Any]] = [{}, {}, {"keep_last": 2}]
         self.checkpointers = [checkpointer(state_type=dict, **it) for it in keeping]
-        self.log, self.expiring_log = log(), log(ttl_seconds=0.001)
+        self.log, self.expiring_log = log(), log(ttl_seconds=EXPIRY_SECONDS)
         self.states: list[Any] = []
         """Loaded and changed."""
 
@@ -73,6 +76,7 @@ async def find_difference(storage: Storage, seed: int, count: int) -> str | None
         for number in range(count):
             kind, call = calls.make_call()
             found = [show(await it.answer(call(it))) for it in sides]
+            await asyncio.sleep(EXPIRY_SECONDS)
             if found[0] != found[1]:
                 return f"seed {seed}, call {number}: {kind}\n{found[0]}\nin memory {found[1]}"
     finally:

@@ -1,6 +1,7 @@
 """A process that creates threads of one tenant, several at once, until its quota refuses it.
 
-It prints a line for each acknowledged save, and ``full`` when it was refused ten times.
+It prints ``ready``, waits for a line, prints a line for each acknowledged save, and ``full`` when
+it was refused ten times.
 """
 
 from __future__ import annotations
@@ -37,4 +38,6 @@ async def create(url: str) -> None:
 
 
 if __name__ == "__main__":
+    print("ready", flush=True)
+    sys.stdin.readline()
     asyncio.run(create(sys.argv[1]))
