@@ -150,6 +150,9 @@ looked AS MATERIALIZED (
     AND (i.basis IS NULL OR (l.head = i.basis AND l.open_chain IS NOT NULL
       AND l.open_bytes + length(i.payload) + {overhead} <= {factor} * i.state_bytes + {allowance}
       AND i.basis_digest = {digest_of_basis}))
+    -- The versions to keep are counted in the snapshot, which may lack those of the locked row.
+    AND (i.keep_last IS NULL
+      OR l.last_sequence = (SELECT m.last_sequence FROM {lines} m WHERE m.line = i.line))
     AND (SELECT c.sequence FROM {checkpoints} c
       WHERE c.line = i.line AND c.checkpoint_id = i.checkpoint_id) IS NULL),
 appended AS MATERIALIZED (

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 from servers import DEADLINE_SECONDS, wait_until
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 from tiers import ALL
 
@@ -475,3 +476,19 @@ async def test_a_copy_of_a_thread_that_is_always_renewed_is_made(
     await backend.write_state("t", {"n": 1})
     monkeypatch.setattr(sql_backend._Copy, "run", renew_and_copy)
     assert await backend.copy_thread("t", "copy") is True
+
+
+async def test_a_save_that_waits_for_its_turn_keeps_no_more_than_asked(backend, migrated_database):
+    """It counted the versions that it saw before it waited, and kept one more."""
+    engine = create_async_engine(migrated_database.replace(":", "+asyncpg:", 1))
+    async with StorageBackendAdapter(backend).turn("t"):
+        for number in range(2):
+            await backend.write_state("t", {"n": f"{number}" * 500}, keep_last=2)
+        async with engine.begin() as connection:
+            await connection.execute(text("SELECT 1 FROM locus_turns FOR UPDATE"))
+            await backend.write_state("t", {"n": "2" * 500}, keep_last=2, connection=connection)
+            save = asyncio.ensure_future(backend.write_state("t", {"n": "3" * 500}, keep_last=2))
+            await waits_for_a_lock(migrated_database)
+        await save
+    await engine.dispose()
+    assert len(await backend.history("t")) == 2
