@@ -28,6 +28,7 @@ from locus_store import (
 )
 from locus_store.backends.memory.backend import InMemoryStore
 from locus_store.blocking import BlockingCheckpointer
+from locus_store.runtime import retries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -232,6 +233,27 @@ async def test_a_transaction_that_read_before_another_wrote_is_to_be_rolled_back
         await world.checkpointer.save({"n": 1}, "other")
         with pytest.raises(BackendError, match="roll it back and run it again"):
             await world.checkpointer.save({"n": 1}, "t", connection=connection)
+
+
+@pytest.mark.parametrize("new", [False, True])
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("world", ["asyncpg", "psycopg", "psycopg async"], indirect=True)
+async def test_a_transaction_with_a_snapshot_from_before_another_wrote_is_to_be_rolled_back(
+    world: World, level: str, new: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its save was run again for five seconds, in the same snapshot."""
+    monkeypatch.delattr(retries, "pause")
+    thread = "new" if new else "t"
+    async with world.begin(undo=True) as connection:
+        await execute(connection, sa.text(f"SET TRANSACTION ISOLATION LEVEL {level}"))
+        await execute(connection, sa.text("SELECT * FROM orders"))
+        await world.checkpointer.save({"n": 1}, thread)
+        await world.store.put(("a",), "k", {"n": 1})
+        with pytest.raises(BackendError, match=f"{level}.*roll it back and run it again"):
+            await world.checkpointer.save({"n": 2}, thread, connection=connection)
+        with pytest.raises(BackendError, match=f"{level}.*roll it back and run it again"):
+            await world.store.put(("a",), "k", {"n": 2}, connection=connection)
+        await execute(connection, NEW, {"id": 1})
 
 
 async def test_a_steps_put_shares_the_users_transaction(world: World) -> None:

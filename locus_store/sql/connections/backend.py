@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
-from locus_store.errors import InvalidArgumentError, LocusStoreError
+from locus_store.errors import BackendError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime.background import Background
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.retries import retry_lost_races
@@ -224,7 +224,11 @@ async def run_joined(database: Database, connection: object, body: Body[T]) -> T
     """
     work = _wrap_in_savepoint(database, body)
     run = _get_runner(database, connection)
-    return await retry_lost_races(lambda: run(work), database.is_lost_race)
+
+    def is_lost_race(exc: BaseException, attempts: int) -> bool:
+        return not isinstance(exc, BackendError) and database.is_lost_race(exc, attempts)
+
+    return await retry_lost_races(lambda: run(work), is_lost_race)
 
 
 def _get_runner(database: Database, connection: object) -> Callable[[Body[T]], Awaitable[T]]:
@@ -263,14 +267,26 @@ def _wrap_in_savepoint(database: Database, body: Body[T]) -> Body[T]:
             database.require_opened(connection)
             database.keep_index(connection)
             result = body(connection)
-        except BaseException:
+        except BaseException as exc:
             with suppress(*database.driver_errors):  # the first error is the one to raise
                 nested.rollback()
+                if database.is_lost_race(exc, 1):
+                    _require_new_snapshots(connection, exc)
             raise
         nested.commit()
         return result
 
     return run
+
+
+def _require_new_snapshots(connection: Connection, exc: BaseException) -> None:
+    """Raise ``BackendError`` in a transaction in which a lost race cannot be run again."""
+    level = connection.get_isolation_level()
+    if level in {"REPEATABLE READ", "SERIALIZABLE"}:
+        raise BackendError(
+            f"the transaction of connection= ({level}) has a snapshot from before another one "
+            "wrote; nothing was written: roll it back and run it again"
+        ) from exc
 
 
 def make_autocommit_error() -> InvalidArgumentError:
