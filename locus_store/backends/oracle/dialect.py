@@ -302,7 +302,6 @@ _RACES: Final = frozenset(
         "ORA-51815",  # the same of a vector index
     }
 )
-_OVERTIME: Final = "DPY-4024"
 _MISSING: Final = frozenset({"ORA-00942", "ORA-00904", "ORA-01918"})
 _DAMAGED: Final = frozenset({"ORA-01578", "ORA-26040"})
 _QUOTA: Final = "the user has no room in the tablespace: ALTER USER … QUOTA … ON …"
@@ -325,7 +324,8 @@ _REMEDIES: Final = {
     "ORA-43853": "JSON and vectors need a tablespace with automatic segment space management",
     "ORA-51928": "this release takes no writes beside an HNSW index: use method ivfflat",
     "ORA-51929": "this release has no HNSW index on RAC: use method ivfflat",
-    _OVERTIME: "a round trip took longer than statement_timeout_seconds: try again",
+    "DPY-4024": "a round trip took longer than statement_timeout_seconds; the outcome of a save is "
+    "unknown, and saving again is safe",
     **dict.fromkeys(_RACES, "other transactions held the locks several times over: try again"),
     **dict.fromkeys(_DAMAGED, "a block is damaged: restore a backup"),
 }

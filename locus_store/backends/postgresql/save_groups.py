@@ -434,6 +434,7 @@ class Saves:
 
         result: Written | Exception
         try:
+            _compute_seconds_left(item.deadline)  # before it waits for a connection
             with observe.enter(item.operation):
                 result = await self.pool.retry(lambda: self.pool.run_transaction(body, begin))
         except Exception as exc:  # noqa: BLE001  (raised in the caller)

@@ -168,6 +168,22 @@ async def test_a_black_hole_is_a_typed_error_for_each_call_and_then_forgotten(
         assert await checkpointer.list_checkpoints("t") == ["v1", "v0"]
 
 
+@pytest.mark.usefixtures("unhurried")
+async def test_the_error_of_a_save_that_was_done_but_not_answered_in_time_leaves_that_open(
+    proxied: str, proxy: servers.Proxy, migrated_database: str
+) -> None:
+    """It said that the statement was cancelled."""
+    async with opened(proxied, statement_timeout_seconds=3, pool_size=1) as checkpointer:
+        for name in ("v0", "v1"):  # the second one prepares the statement
+            await until_saved(checkpointer, {"n": name}, name)
+        proxy.swallow_replies()
+        with pytest.raises(BackendError, match="the outcome of a save is unknown"):
+            await in_time(checkpointer.save({"n": "v2"}, "t", "v2"))
+        proxy.release()
+    async with opened(migrated_database) as checkpointer:
+        assert await checkpointer.list_checkpoints("t") == ["v2", "v1", "v0"]
+
+
 async def until_saved(checkpointer: Any, state: Any, name: str) -> None:
     """Save with limits that a busy machine may exceed."""
     async with asyncio.timeout(DEADLINE_SECONDS):
