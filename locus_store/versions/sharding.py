@@ -160,10 +160,14 @@ class ShardLayout:
 
 
 def judge_layouts(layouts: Sequence[ShardLayout | None]) -> ShardLayout | None:
-    """Return the newest layout of a set, which some databases may lack that were to get it."""
+    """Return the newest layout of a set, which some databases may lack that were to get it.
+
+    Of clients that created the set at once, one may have left its layout behind the others' shards.
+    """
     known = [(number, it) for number, it in enumerate(layouts) if it is not None]
     if not known:
         return None
+    known = [it for it in known if it[1].epoch or it[1].set_id == known[0][1].set_id]
     newest = max((it for _, it in known), key=lambda it: it.epoch)
     for number, own in known:
         if own.set_id != newest.set_id:
@@ -178,7 +182,7 @@ def judge_layouts(layouts: Sequence[ShardLayout | None]) -> ShardLayout | None:
             )
     newest.require_listed(len(layouts))
     first = newest.former if newest.state == "announced" else newest.shards
-    missing = [it for it in range(first) if layouts[it] is None]
+    missing = sorted({*range(first)} - {number for number, _ in known})
     if missing and newest.epoch > 0:
         raise InvalidArgumentError(
             f"database {missing[0] + 1} of the list is not shard {missing[0] + 1} of the set:"

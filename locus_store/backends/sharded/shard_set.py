@@ -112,7 +112,8 @@ class ShardSet:
                 if found == before:
                     raise
                 continue  # they may have been read before and after a change
-            known = [it for it in found[: layout.shards if layout else 0] if it is not None]
+            own = found[: layout.shards if layout else 0]
+            known = [it for it in own if it and layout and it.set_id == layout.set_id]
             if layout is None or len(known) < layout.shards:
                 await self._complete(found, layout)
             elif any(it.epoch == 0 for it in known):  # a new set, now complete
@@ -166,8 +167,9 @@ class ShardSet:
             if is_used and layouts[number] is None and (number or layout.shards > 1):
                 raise make_used_error(number)
         for number in reversed(range(layout.shards)):
-            mine = replace(layout, shard=number)
-            if layouts[number] is None and not await self.shards[number].write_layout(None, mine):
+            old, mine = layouts[number], replace(layout, shard=number)
+            is_own = old is not None and old.set_id == layout.set_id
+            if not is_own and not await self.shards[number].write_layout(old, mine):
                 return  # another process does the same
 
     async def _refresh(self, number: int) -> ShardLayout:
@@ -182,7 +184,8 @@ class ShardSet:
         if at - self._read_at[number] < LEASE_SECONDS:
             return layout
         found = await self.shards[number].read_layout()
-        if found is None and number >= layout.former and layout.state == "announced":
+        is_added = number >= layout.former and layout.state == "announced"
+        if is_added and (found is None or found.epoch == 0):
             return layout
         if found is None or (found.set_id, found.shard) != (layout.set_id, number):
             raise IntegrityError(

@@ -433,6 +433,26 @@ async def test_a_rebalance_that_ended_anywhere_is_continued(
     check_places(urls[:3])
 
 
+@pytest.mark.parametrize("after", [3, *full(1, 2, 4, 5, 6, 7)])
+async def test_a_longer_list_that_came_second_to_a_new_set_adds_its_shards(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """It had written its last database, which was another set's from then on."""
+    with monkeypatch.context() as patch:
+        crash(patch, "write_layout", 2)
+        with pytest.raises(BackendError, match="ended here"):
+            await made(urls[:3])
+    await made(urls[:2])
+    async with open_sharded(urls[:3]) as former, open_sharded(urls[:3]) as storage:
+        await check_states(former)
+        await end_in(monkeypatch, urls[:3], "write_layout", after)
+        await check_states(former)
+        await check_states(storage)
+        await rebalance(storage.backend)
+        await check_states(storage)
+    check_places(urls[:3])
+
+
 async def test_a_thread_on_its_way_is_found_changed_and_forgotten(
     urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
