@@ -186,7 +186,10 @@ def judge_layouts(layouts: Sequence[ShardLayout | None]) -> ShardLayout | None:
     if missing and newest.epoch > 0:
         raise InvalidArgumentError(
             f"database {missing[0] + 1} of the list is not shard {missing[0] + 1} of the set:"
-            " it belongs to no set. Name the right database, or restore it from a backup"
+            " it belongs to no set. Name the right database, or restore a backup from after it"
+            " joined. If there is none, its later threads are lost: insert into its table of"
+            f" settings the row ('shards', '{replace(newest, shard=missing[0]).to_text()}'), and"
+            " run 'locus-store shards rebalance'"
         )
     return newest
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import sqlite3
 import uuid
@@ -206,6 +207,28 @@ async def test_an_empty_database_in_the_place_of_a_shard_is_refused(urls: list[s
         await other.open()
     await refuses([urls[0], urls[2]], "database 2 of the list is not shard 2 of the set")
     await refuses([urls[2], urls[1]], "database 1 of the list is not shard 1 of the set")
+
+
+async def test_a_shard_that_was_restored_from_before_it_joined_joins_again(
+    urls: list[str], tmp_path: Path
+) -> None:
+    place = urls[2].partition(":///")[2]
+    backup = shutil.copyfile(place, tmp_path / "backup.db")
+    await made(urls[:2])
+    await rebalanced(urls[:3])
+    shutil.copyfile(backup, place)
+    with pytest.raises(InvalidArgumentError, match="database 3 of the list.*its later") as told:
+        await made(urls[:3])
+    [row] = re.findall(r"the row (\(.*\)),", str(told.value))
+    with closing(sqlite3.connect(place)) as connection, connection:
+        connection.execute(f"INSERT INTO locus_settings VALUES {row}")
+    await rebalanced(urls[:3])
+    rest = [it for it in THREADS if choose_shard(3, "default", it) != 2]
+    async with open_sharded(urls[:3]) as storage:
+        await check_states(storage, rest)
+        await put(storage, [it for it in THREADS if it not in rest])
+        await check_states(storage)
+    check_places(urls[:3])
 
 
 async def test_threads_of_no_set_are_refused_but_in_the_first_database(urls: list[str]) -> None:
