@@ -165,10 +165,7 @@ class LocusConversationStore(LogAdapter, ConversationStore):
     async def _read_expected(self, conversation_id: str, token: str | None) -> _Stored | None:
         """Return the stored record with a revision; ``None``: there must be no record.
 
-        It may be out of date: a change compares the revision of the log.
-
-        Raises:
-            ConversationConflictError: The stored record has another revision.
+        Another revision is refused. The record may be out of date: a change compares the revision.
         """
         if token is None:
             return None

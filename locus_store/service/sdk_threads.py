@@ -59,9 +59,7 @@ def _parse_ids(path: str) -> tuple[str, str | None]:
     """Return the thread and the checkpoint that a raw path names.
 
     HTTP clients remove the segments ``.`` and ``..``; what is left of such a path names nothing.
-
-    Raises:
-        RefusalError: The path is not one of this wire.
+    A path that is not one of this wire is refused.
     """
     _, _, *segments = path.split("/")
     match segments:

@@ -112,12 +112,11 @@ URL_EXTRAS: Final = (CheckpointOptions, EncryptionOptions)
 def read_options(kind: type) -> Mapping[str, Option]:
     """Return the options of a class by their names, in its order."""
     hints = get_type_hints(kind, include_extras=True)
-    return {name: _find_option(hint.__metadata__) for name, hint in hints.items()}
-
-
-def _find_option(metadata: tuple[Any, ...]) -> Option:
-    found = next(it for it in metadata if isinstance(it, Option))
-    return found._replace(metadata=metadata)
+    found = {name: hint.__metadata__ for name, hint in hints.items()}
+    return {
+        name: next(it for it in given if isinstance(it, Option))._replace(metadata=given)
+        for name, given in found.items()
+    }
 
 
 @cache

@@ -160,13 +160,11 @@ class ShardLayout:
 
 
 def judge_layouts(layouts: Sequence[ShardLayout | None]) -> ShardLayout | None:
-    """Return the newest layout of a set, which some databases may lack that were to get it.
-
-    Of clients that created the set at once, one may have left its layout behind the others' shards.
-    """
+    """Return the newest layout of a set, which some databases may lack that were to get it."""
     known = [(number, it) for number, it in enumerate(layouts) if it is not None]
     if not known:
         return None
+    # Of clients that created the set at once, one may have left its layout behind that of another.
     known = [it for it in known if it[1].epoch or it[1].set_id == known[0][1].set_id]
     newest = max((it for _, it in known), key=lambda it: it.epoch)
     for number, own in known:
@@ -188,8 +186,7 @@ def judge_layouts(layouts: Sequence[ShardLayout | None]) -> ShardLayout | None:
             f"database {missing[0] + 1} of the list is not shard {missing[0] + 1} of the set:"
             " it belongs to no set. Name the right database, or restore a backup from after it"
             " joined. If there is none, its later threads are lost: insert into its table of"
-            f" settings the row ('shards', '{replace(newest, shard=missing[0]).to_text()}'), and"
-            " run 'locus-store shards rebalance'"
+            f" settings the row ('shards', '{replace(newest, shard=missing[0]).to_text()}')"
         )
     return newest
 

@@ -183,10 +183,7 @@ def _read_sends(writes: Sequence[tuple[str, PendingWrite]]) -> dict[str | None, 
 def _with_tasks(state: Mapping[str, Any], sends: list[Any]) -> dict[str, Any]:
     """Return a state of a format below 4 with a channel for sends, as in later formats.
 
-    Until then, LangGraph found it in the parent's pending writes.
-
-    Raises:
-        InvalidArgumentError: It is encrypted.
+    Until then, LangGraph found it in the parent's pending writes; encrypted ones are refused.
     """
     if any(isinstance(it, dict) and it.get("$") == "t" for it in sends):
         raise InvalidArgumentError(

@@ -182,12 +182,7 @@ _NEEDED: Final = {"thread_id", "checkpoint_id", "data", "updated_at", "metadata"
 
 
 def _choose_table(columns: Mapping[str, set[str]], where: str) -> str:
-    """Return the table to read, given the columns of each.
-
-    Raises:
-        SchemaError: None is the SDK's.
-        InvalidArgumentError: Two are.
-    """
+    """Return the table to read, given the columns of each; refuse none, and two, of the SDK's."""
     kept = [it for it, names in columns.items() if names >= _NEEDED]
     if len(kept) == 1:
         return kept[0]

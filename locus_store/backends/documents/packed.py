@@ -175,9 +175,7 @@ def _apply(
 ) -> tuple[Thread, tuple[int, ...]]:
     """Return the thread with packs applied to it, and the checksums of the last ones.
 
-    Raises:
-        IntegrityError: A pack is not as it was written.
-        SchemaError: The form is of a newer version of this library.
+    A pack that is not as it was written is refused, and a form of a newer version of this library.
     """
     view, at = memoryview(content), 0
     checksum = before[-1] if before else 0

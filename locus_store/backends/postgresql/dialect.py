@@ -315,11 +315,8 @@ class PostgreSQLDatabase(ServerDatabase):
                 f"{where}: no connection became free; check that the server responds, or raise "
                 "pool_size"
             )
-        if is_overtime(exc):  # it may have committed before it was cancelled
-            return BackendError(
-                f"{where}: the statement took longer than its timeout (statement_timeout_seconds); "
-                "the outcome of a save is unknown, and saving again is safe"
-            )
+        if is_overtime(exc):
+            state = TimeoutError.__name__
         if state in failures.DAMAGED:
             return IntegrityError(
                 f"{where}: {state}: stored data is damaged ({get_reason(exc)}); restore a backup"

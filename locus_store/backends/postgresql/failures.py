@@ -61,6 +61,9 @@ STATEMENT_REMEDIES: Final = {
     "55P03": "another transaction held a row for longer than the server's lock_timeout: try again",
     CANCELLED: "the statement took longer than its timeout (statement_timeout) and was cancelled: "
     "try again",
+    # Ours: it may have been executed before the server was asked to cancel it.
+    "TimeoutError": "the statement took longer than its timeout (statement_timeout_seconds); the"
+    " outcome of a save is unknown, and saving again is safe",
     "25P02": "the transaction of this connection has failed; roll it back first",
     "26000": f"a prepared statement is gone, {_BOUNCED}",
     "42P05": f"a prepared statement is there already, {_BOUNCED}",

@@ -114,8 +114,7 @@ async def _remove_last(of: ShardSet, layout: ShardLayout) -> ShardLayout:
 async def _move_threads(of: ShardSet, layout: ShardLayout) -> int:
     """Move the threads that are not where they belong, end other moves; return how many there were.
 
-    Raises:
-        ConflictError, IntegrityError: A thread cannot be moved; the others were.
+    The error of a thread that cannot be moved is raised when the others were moved.
     """
     moved, failed = 0, list[LocusStoreError]()
     for was in range(min(layout.databases, len(of.shards))):

@@ -112,8 +112,8 @@ class ShardSet:
                 if found == before:
                     raise
                 continue  # they may have been read before and after a change
-            own = found[: layout.shards if layout else 0]
-            known = [it for it in own if it and layout and it.set_id == layout.set_id]
+            of = layout and layout.set_id
+            known = [it for it in found[: layout.shards if layout else 0] if it and it.set_id == of]
             if layout is None or len(known) < layout.shards:
                 await self._complete(found, layout)
             elif any(it.epoch == 0 for it in known):  # a new set, now complete
@@ -129,10 +129,8 @@ class ShardSet:
     async def _use(self, number: int, layout: ShardLayout | None) -> None:
         """Have a shard create threads by the layout that was found in it.
 
-        The changes whose place was decided by an older one are over before, or refused.
-
-        Raises:
-            BackendError: They are not over for a minute.
+        The changes whose place was decided by an older one are over before, or refused. If they are
+        not over for a minute, the call is refused.
         """
         if layout is None or layout.text == self._used[number]:
             return
@@ -155,10 +153,7 @@ class ShardSet:
 
         That of a new set has epoch 0 until all have it: an empty database in the place of a shard
         differs from one of a new set. A first database that has threads already becomes a
-        set of one shard.
-
-        Raises:
-            InvalidArgumentError: Another database is not empty.
+        set of one shard; another one that has some is refused.
         """
         are_used = [bool(await it.tenants()) for it in self.shards]
         count = 1 if are_used[0] else len(self.shards)
@@ -175,17 +170,14 @@ class ShardSet:
     async def _refresh(self, number: int) -> ShardLayout:
         """Return the newest layout, after asking a shard whose answer is too old.
 
-        Raises:
-            IntegrityError: The database is no longer this shard.
-            InvalidArgumentError: The set has more shards than this object knows.
+        A database that is no longer this shard is refused, and a set of more shards than are known.
         """
         layout = self.layout or await self.open()
         at = time.monotonic()
         if at - self._read_at[number] < LEASE_SECONDS:
             return layout
         found = await self.shards[number].read_layout()
-        is_added = number >= layout.former and layout.state == "announced"
-        if is_added and (found is None or found.epoch == 0):
+        if number >= layout.former and layout.state == "announced" and not (found and found.epoch):
             return layout
         if found is None or (found.set_id, found.shard) != (layout.set_id, number):
             raise IntegrityError(
@@ -412,9 +404,8 @@ class ShardSet:
     ) -> None:
         """Show hidden copies whose threads were taken, and end their move.
 
-        Raises:
-            BackendError: The role may not see the copies, and no other client has shown them.
-            ConflictError: The new shard has a thread of this id, too.
+        A role that may not see the copies is refused, unless another client has shown them, and a
+        thread whose id the new shard has, too.
         """
         hidden = shards[move.target].for_tenant(move.hidden_tenant)
         for thread_id in thread_ids:

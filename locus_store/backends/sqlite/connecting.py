@@ -62,10 +62,7 @@ def _use_wal(connection: sqlite3.Connection, path: str, busy_timeout_seconds: fl
 
     Two connections that do so to a new file wait for each other's lock, so SQLite fails one of them
     without its busy timeout; the caller sets that afterwards. A file that was emptied while it was
-    open looks like a new one.
-
-    Raises:
-        IntegrityError: The file was emptied.
+    open looks like a new one, and is refused.
     """
     now = time.monotonic()
     end, end_if_emptied = now + busy_timeout_seconds, now + _EMPTIED_SECONDS

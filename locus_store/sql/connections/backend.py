@@ -224,11 +224,10 @@ async def run_joined(database: Database, connection: object, body: Body[T]) -> T
     """
     work = _wrap_in_savepoint(database, body)
     run = _get_runner(database, connection)
-
-    def is_lost_race(exc: BaseException, attempts: int) -> bool:
-        return not isinstance(exc, BackendError) and database.is_lost_race(exc, attempts)
-
-    return await retry_lost_races(lambda: run(work), is_lost_race)
+    return await retry_lost_races(
+        lambda: run(work),
+        lambda exc, at: not isinstance(exc, BackendError) and database.is_lost_race(exc, at),
+    )
 
 
 def _get_runner(database: Database, connection: object) -> Callable[[Body[T]], Awaitable[T]]:

@@ -217,9 +217,9 @@ async def test_a_shard_that_was_restored_from_before_it_joined_joins_again(
     await made(urls[:2])
     await rebalanced(urls[:3])
     shutil.copyfile(backup, place)
-    with pytest.raises(InvalidArgumentError, match="database 3 of the list.*its later") as told:
+    with pytest.raises(InvalidArgumentError, match=r"database 3 of the list.*its later") as told:
         await made(urls[:3])
-    [row] = re.findall(r"the row (\(.*\)),", str(told.value))
+    [row] = re.findall(r"the row (\(.*\))", str(told.value))
     with closing(sqlite3.connect(place)) as connection, connection:
         connection.execute(f"INSERT INTO locus_settings VALUES {row}")
     await rebalanced(urls[:3])

@@ -48,7 +48,7 @@ async def refused(url: str, setting: str, **options: Any) -> str:
 
 @pytest.mark.parametrize(
     ("setting", "state"),
-    [("lock_timeout", "55P03"), ("statement_timeout", "its timeout"), ("transaction_timeout", "25P04")],
+    [("lock_timeout", "55P03"), ("statement_timeout", "Time"), ("transaction_timeout", "25P04")],
 )
 async def test_the_error_of_a_server_names_the_limit(
     server: servers.Server, url: str, setting: str, state: str
