@@ -80,9 +80,6 @@ class SqlBackend(
     persistent_checkpoint_ids = True
     messages = True
 
-    loads_at_once: ClassVar[bool] = False
-    """A load without pending writes is one statement, and so needs no transaction."""
-
     examination: ClassVar[type[Examination]]
     """The examination that ``facts`` runs."""
 
@@ -109,7 +106,7 @@ class SqlBackend(
         checkpoint_id: str | None = None,
         with_writes: bool = False,
     ) -> Stored | None:
-        ask = self._query if self.loads_at_once and not with_writes else self._read
+        ask = self._read if with_writes else self._query
         return await ask(
             lambda it: it.fetch(thread_id, namespace, checkpoint_id, with_writes=with_writes)
         )
@@ -117,7 +114,7 @@ class SqlBackend(
     async def fetch_head(
         self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
-        ask = self._query if self.loads_at_once and not with_writes else self._read
+        ask = self._read if with_writes else self._query
         return await ask(
             lambda it: it.fetch(thread_id, namespace, known_mark=known, with_writes=with_writes)
         )
@@ -378,8 +375,6 @@ class SqlBackend(
 
 class ServerBackend(SqlBackend):
     """The backend of a server, which has connections for each event loop."""
-
-    loads_at_once = True
 
     _database: ServerDatabase
     _runner: PooledRunner

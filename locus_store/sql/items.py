@@ -105,12 +105,6 @@ class Items:
     most_names: ClassVar[int] = BATCH
     """Names in one statement."""
 
-    records_changes: ClassVar[bool] = False
-    """``apply`` itself records the calls of ``RecordedChanges``."""
-
-    locks_rows: ClassVar[bool] = True
-    """Writers lock items, all in the same order; else a writer is alone."""
-
     select_vectors = staticmethod(select_vectors)
 
     def make_condition(
@@ -195,6 +189,8 @@ class Items:
     def apply(self, calls: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
         """Write each batch of changes as a whole or not at all; no item is in two batches.
 
+        The calls of ``RecordedChanges`` are recorded.
+
         Args:
             calls: Each is decided by itself.
             waits: For items that others have locked. Else a batch with such an item may be left
@@ -215,12 +211,14 @@ class Items:
         gone = [row for it, row in zip(changes, rows, strict=True) if not isinstance(it, Put)]
         self._delete([row.item for row in gone if row is not None])
         self._put([it for it in changes if isinstance(it, Put)], found)
+        for batch, outcome in zip(calls, outcomes, strict=True):
+            if isinstance(outcome, list) and isinstance(batch, RecordedChanges):
+                batch.call.record(self.connection, self.context.tenancy, outcome)
         return outcomes
 
     def _find_rows(self, names: Sequence[Name]) -> dict[Name, AnyRow]:
-        """Return the rows of these names, locked; expired ones too."""
-        ordered = sorted(names) if self.locks_rows else names
-        rows = self._ask(select_locked, ordered)
+        """Return the rows of these names, locked in the order of all writers; expired ones too."""
+        rows = self._ask(select_locked, sorted(names))
         return {(decode_namespace(row.namespace), row.key): row for row in rows}
 
     def _ask(
@@ -283,7 +281,7 @@ class Items:
 
     def clear(self, namespace: Namespace, *, recursive: bool) -> int:
         query = select_locked(self.tables).where(self.are_in(namespace, recursive=recursive))
-        rows = self.connection.execute(query).all()
+        rows = self.connection.execute(self.lock(query)).all()
         self._delete([row.item for row in rows])
         return sum(bool(row.is_live) for row in rows)
 
@@ -293,7 +291,7 @@ class Items:
         gone: list[int] = []
         for some in split_batches(over):  # a limit and a lock do not go together everywhere
             still = sa.select(c.item).where(c.item.in_(some), c.expires_at <= make_clock())
-            gone += self.connection.execute(still.with_for_update()).scalars()
+            gone += self.connection.execute(still.with_for_update(skip_locked=True)).scalars()
         self._delete(gone)
         return len(gone)
 
@@ -305,8 +303,7 @@ class Items:
     def renew(self, names: Sequence[Name]) -> None:
         c = self.store.c
         for some in split_batches(sorted(names)):
-            items = list(self.connection.execute(self.select_renewable(some)).scalars())
-            renewed = self.store.update().where(c.item.in_(items))
+            renewed = self.store.update().where(c.item.in_(self.select_renewable(some)))
             self.connection.execute(renewed.values(expires_at=make_expiry(c.ttl_seconds)))
 
     def select_renewable(self, names: Sequence[Name]) -> sa.Select[Any]:

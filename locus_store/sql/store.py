@@ -184,20 +184,20 @@ class SqlStore(BaseStore):
         self._shared.database.enter_tenant(connection)
         return self.items(connection, context)
 
-    async def _change(self, body: Callable[[Connection], T], has_record: bool = False) -> T:
-        """Run a body that writes; ``has_record``: a statement of its own records the call."""
+    async def _change(self, body: Callable[[Connection], T], *, is_one: bool = False) -> T:
+        """Run a body that writes; ``is_one``: on PostgreSQL it is one statement."""
         return await self._shared.runner.write(body)
 
     async def _define(self, body: Callable[[Connection], T]) -> T:
         """Run a body that changes the schema."""
         return await self._change(body)
 
-    async def _write_items(self, body: Callable[[Items], T], *, has_record: bool = False) -> T:
+    async def _write_items(self, body: Callable[[Items], T], *, is_one: bool = True) -> T:
         """Run a body that writes, without translating the driver's errors."""
         context = await self._open_context()
-        return await self._change(lambda it: body(self._make_items(it, context)), has_record)
+        return await self._change(lambda it: body(self._make_items(it, context)), is_one=is_one)
 
-    async def _write(self, body: Callable[[Items], T]) -> T:
+    async def _write(self, body: Callable[[Items], T], *, is_one: bool = False) -> T:
         call = get_call(self._shared.database.audit)
 
         def write(items: Items) -> T:
@@ -207,7 +207,7 @@ class SqlStore(BaseStore):
             return result
 
         with self._shared.translating:
-            return await self._write_items(write, has_record=call is not None)
+            return await self._write_items(write, is_one=is_one and call is None)
 
     async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
         """Run a body that writes, inside a caller's transaction."""
@@ -239,7 +239,7 @@ class SqlStore(BaseStore):
     ) -> Sequence[list[int] | Failed | Undecided]:
         with self._shared.translating:
             try:
-                outcomes = await self._write_items(lambda it: _apply(it, batches, waits=is_alone))
+                outcomes = await self._write_items(lambda it: it.apply(batches, waits=is_alone))
             except self._shared.database.driver_errors as exc:
                 if len(batches) == 1 or not self._shared.database.is_refused_value(exc):
                     raise
@@ -290,7 +290,7 @@ class SqlStore(BaseStore):
         if any(it.vectors for it in changes):
             await self._open_embeddings()
         noted = _note_call(self._shared.database.audit, changes)
-        done = await self._write_on(connection, lambda it: _apply(it, [noted], waits=True))
+        done = await self._write_on(connection, lambda it: it.apply([noted], waits=True))
         outcome = done[0]
         if isinstance(outcome, ConflictError):
             raise outcome
@@ -331,7 +331,7 @@ class SqlStore(BaseStore):
         return await self._write(lambda it: it.clear(namespace, recursive=recursive))
 
     async def renew(self, names: Sequence[Name]) -> None:
-        await self._write(lambda it: it.renew(names))
+        await self._write(lambda it: it.renew(names), is_one=True)
 
     async def sweep(self, limit: int) -> int:
         return await self._write(lambda it: it.sweep(limit))
@@ -359,16 +359,6 @@ def _search(items: Items, searches: Sequence[Wanted]) -> tuple[list[list[StoreIt
 def _note_call(audit: Audit | None, changes: Sequence[Change]) -> Sequence[Change]:
     call = get_call(audit)
     return changes if call is None else RecordedChanges(changes, call)
-
-
-def _apply(items: Items, batches: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
-    """Apply batches of changes, and record the calls that are recorded."""
-    outcomes = items.apply(batches, waits=waits)
-    for batch, outcome in zip(batches, outcomes, strict=True):
-        is_done = isinstance(outcome, list) and not items.records_changes
-        if is_done and isinstance(batch, RecordedChanges):
-            batch.call.record(items.connection, items.context.tenancy, outcome)
-    return outcomes
 
 
 def _answer(outcome: Outcome) -> list[int] | Failed | Undecided:

@@ -27,6 +27,7 @@ from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import ServerBackend
+from locus_store.sql.columns.types import make_expiry
 from locus_store.sql.connections.diagnostics import Examination, get_package_version, judge_release
 from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import refuse_connections, require_one
@@ -37,10 +38,11 @@ from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.schema.migrations import lock
 from locus_store.sql.schema.tables import make_tables, parse_prefix
 from locus_store.sql.store import ServerStore
+from locus_store.sql.threads.pending import split_batches
 from locus_store.store import Embed
 from locus_store.types.arguments import check_tenant, choose_backend
 from locus_store.types.facts import Fact
-from locus_store.types.items import StoreItem, Wanted
+from locus_store.types.items import Name, StoreItem, Wanted
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 from locus_store.values.vectors import Metric
 
@@ -236,6 +238,14 @@ class OracleItems(Items):
     """Oracle's implementations of the hooks."""
 
     make_condition = staticmethod(filter_json)
+
+    def renew(self, names: Sequence[Name]) -> None:
+        """See ``Items``; Oracle takes no lock in a subquery."""
+        c = self.store.c
+        for some in split_batches(sorted(names)):
+            items = list(self.connection.execute(self.select_renewable(some)).scalars())
+            renewed = self.store.update().where(c.item.in_(items))
+            self.connection.execute(renewed.values(expires_at=make_expiry(c.ttl_seconds)))
 
     def rank(self, search: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Rank by the index if there is one; exactly if it found too few. Scores are recomputed."""

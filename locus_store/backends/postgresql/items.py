@@ -1,4 +1,4 @@
-"""PostgreSQL's statements for a store: one statement and one round trip per operation."""
+"""PostgreSQL's statements for a store: of writes and look-ups one, with one round trip."""
 
 from __future__ import annotations
 
@@ -25,13 +25,11 @@ from locus_store.backends.postgresql.policies import MARK
 from locus_store.backends.postgresql.statements import render_audited
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
-from locus_store.sql.columns.types import bind_text, encode_path, make_expiry
+from locus_store.sql.columns.types import bind_text, encode_path
 from locus_store.sql.item_columns import select_items, select_vectors
 from locus_store.sql.items import BUSY, Items, Outcome, RecordedChanges, Scored, make_outcome
 from locus_store.sql.schema.tables import Tables
-from locus_store.sql.schema.vectors import DIMENSION_SETTING
-from locus_store.sql.threads.pending import split_batches
-from locus_store.types.items import Change, Name, Namespace, Put, Wanted, encode_namespace
+from locus_store.types.items import Change, Name, Put, Wanted, encode_namespace
 from locus_store.values import vectors
 
 EFFORT: Final = 100
@@ -55,7 +53,6 @@ class VectorsChangedError(BackendError):
 class PostgreSQLItems(Items):
     """PostgreSQL's implementations of the hooks and of the writes."""
 
-    records_changes = True
     most_names = 8000
     """Two parameters each, of 32,767."""
 
@@ -74,7 +71,11 @@ class PostgreSQLItems(Items):
             if waits or get_sqlstate(exc) != _LOCK_NOT_AVAILABLE:
                 raise
             return [BUSY] * len(calls)
-        _require_holds(rows[0].holds)
+        if not rows[0].holds:
+            raise VectorsChangedError(
+                "another process made the table of embeddings, or another database was put in the"
+                " place of the opened one, and nothing was done; try again"
+            )
         self._delete_embeddings([row.raced for row in rows if row.raced is not None])
         rows_left, outcomes = iter(rows), list[Outcome]()
         for batch in calls:
@@ -88,15 +89,15 @@ class PostgreSQLItems(Items):
         return outcomes
 
     @property
-    def _has_embeddings(self) -> bool:
-        """True if the table of embeddings was there; the statements check this again."""
+    def _knows_embeddings(self) -> bool:
+        """True if the table of embeddings was there; ``apply`` checks this again."""
         return self.context.found.dimension is not None
 
     @property
     def _words(self) -> tuple[str, str, str, str]:
         """The names in a statement's text that differ between databases."""
         quote = self.connection.dialect.identifier_preparer
-        home = quote.quote(self.context.found.home) if self._has_embeddings else ""
+        home = quote.quote(self.context.found.home) if self._knows_embeddings else ""
         names = (self.store, self.tables.settings, self.embeddings)
         store, settings, embeddings = map(quote.format_table, names)
         return store, settings, embeddings, home
@@ -110,7 +111,7 @@ class PostgreSQLItems(Items):
         bound = {
             "tenant": tenancy.tenant,
             "store_id": tenancy.store,
-            "setting_rows": 1 + self._has_embeddings,
+            "setting_rows": 1 + self._knows_embeddings,
             "namespaces": [encode_path(encode_namespace(it.namespace)) for it in changes],
             "keys": [it.key for it in changes],
             "values": [None if it is None else dump_valueb(it.json) for it in puts],
@@ -124,7 +125,7 @@ class PostgreSQLItems(Items):
             "removes": [it is None for it in puts],
             "batches": [at for at, batch in enumerate(calls) for _ in batch],
         }
-        if self._has_embeddings:
+        if self._knows_embeddings:
             parts = [
                 (at, part, render_vector(vector))
                 for at, put in enumerate(puts, 1)
@@ -149,55 +150,6 @@ class PostgreSQLItems(Items):
         is_it = (sa.type_coerce(self.store.c[it.name], sa.Text()) == it for it in each.c)
         one = select(self.tables).where(self._is_ours, *is_it).offset(0).lateral("one")
         return sa.select(one).select_from(each.join(one, sa.true()))
-
-    def clear(self, namespace: Namespace, *, recursive: bool) -> int:
-        ours = sa.select(self.store.c.item).where(self.are_in(namespace, recursive=recursive))
-        is_one = self.store.c.item.in_(self.lock(ours))
-        return sum(is_live for _, is_live in self._delete_where(is_one))
-
-    def renew(self, names: Sequence[Name]) -> None:
-        c = self.store.c
-        for some in split_batches(sorted(names)):
-            renewed = self.store.update().where(c.item.in_(self.select_renewable(some)))
-            self.connection.execute(renewed.values(expires_at=make_expiry(c.ttl_seconds)))
-
-    def sweep(self, limit: int) -> int:
-        some = self.select_expired(limit).with_for_update(skip_locked=True)
-        return len(self._delete_where(self.store.c.item.in_(some)))
-
-    def _delete_where(self, condition: sa.ColumnElement[bool]) -> list[tuple[int, bool]]:
-        """Delete items with their embeddings; return each row number, and whether it was live."""
-        c = self.store.c
-        gone = self.store.delete().where(condition, self._holds)
-        removed = gone.returning(c.item, self._is_live.label("is_live")).cte("removed")
-        raced: Any = ~sa.exists().where(c.item == removed.c.item)
-        fact = sa.select(self._holds.label("holds")).subquery("fact")
-        query = sa.select(
-            fact.c.holds,
-            removed.c.item,
-            removed.c.is_live,
-            (raced if self._has_embeddings else sa.false()).label("raced"),
-        ).select_from(fact.outerjoin(removed, sa.true()))
-        query = query.where(sa.literal_column(MARK))
-        if self._has_embeddings:
-            items = self.embeddings.c.item.in_(sa.select(removed.c.item))
-            query = query.add_cte(sa.delete(self.embeddings).where(items).cte("unembedded"))
-        rows = self.connection.execute(query).all()
-        _require_holds(rows[0].holds)
-        rows = [row for row in rows if row.item is not None]
-        self._delete_embeddings([row.item for row in rows if row.raced])
-        return [(row.item, row.is_live) for row in rows]
-
-    @property
-    def _holds(self) -> sa.ColumnElement[bool]:
-        """The condition that this is the opened database, with embeddings if it had them then."""
-        settings = self.tables.settings.c
-        is_setting = sa.or_(
-            sa.and_(settings.name == "store_id", settings.value == self.context.tenancy.store),
-            settings.name == DIMENSION_SETTING,
-        )
-        count = sa.select(sa.func.count()).where(is_setting).scalar_subquery()
-        return count == 1 + self._has_embeddings
 
     def rank(self, search: Wanted, vector: bytes) -> Iterator[Scored]:
         """See ``Items.rank``; fetches more rows while the conditions refuse some."""
@@ -315,14 +267,6 @@ def _extend_scans(size: int) -> sa.ColumnElement[bool]:
 def render_vector(vector: bytes) -> str:
     """Return a vector as text that pgvector reads exactly."""
     return "[" + ",".join(f"{it:.9g}" for it in vectors.unpack(vector)) + "]"
-
-
-def _require_holds(holds: bool) -> None:
-    if not holds:
-        raise VectorsChangedError(
-            "another process made the table of embeddings, or another database was put in the "
-            "place of the opened one, and nothing was done; try again"
-        )
 
 
 _LOOKED: Final = """

@@ -46,8 +46,9 @@ OF_STORE: Final = ""
 class PostgreSQLStore(ServerStore):
     """Keeps items in a PostgreSQL database.
 
-    Each call is one statement, and so one round trip. A put whose connection is lost is not
-    repeated: it may have been done. The item's version shows whether it was.
+    A call is one statement, and so one round trip; ``clear_namespace`` and ``expire`` are
+    transactions. A put whose connection is lost is not repeated: it may have been done. The item's
+    version shows whether it was.
 
     Embeddings need the extension pgvector; without it everything else works. Their dimension cannot
     be changed later.
@@ -85,19 +86,24 @@ class PostgreSQLStore(ServerStore):
             super().capabilities if self._context is not None else StoreCapabilities(tenants=True)
         )
 
-    async def _change(self, body: Callable[[Connection], T], has_record: bool = False) -> T:
+    async def _change(self, body: Callable[[Connection], T], *, is_one: bool = False) -> T:
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
         database: PostgreSQLDatabase = self._shared.database  # type: ignore[assignment]
-        if has_record:
-            return await runner.write(body, database.begin_bare, thread_id=OF_STORE)
-        return await runner.write_once(body, thread_id=OF_STORE)
+        if is_one:
+            return await runner.write_once(body, thread_id=OF_STORE)
 
-    async def _write_items(self, body: Callable[[Items], T], *, has_record: bool = False) -> T:
+        def begin(connection: Connection) -> None:
+            database.begin_bare(connection)
+            database.make_repository(connection).look_for_index()  # in the opened database
+
+        return await runner.write(body, begin, thread_id=OF_STORE)
+
+    async def _write_items(self, body: Callable[[Items], T], *, is_one: bool = True) -> T:
         try:
-            return await super()._write_items(body, has_record=has_record)
+            return await super()._write_items(body, is_one=is_one)
         except VectorsChangedError:  # nothing was written
             self._context = None
-        return await super()._write_items(body, has_record=has_record)
+        return await super()._write_items(body, is_one=is_one)
 
     async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
         try:

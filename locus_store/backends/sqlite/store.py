@@ -38,7 +38,6 @@ class _SQLiteItems(Items):
     """SQLite's implementations of the hooks."""
 
     most_names = sys.maxsize  # they are one parameter
-    locks_rows = False
 
     make_condition = staticmethod(make_text_condition)
     may_have_word = staticmethod(make_word_condition)
