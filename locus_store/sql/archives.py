@@ -47,21 +47,22 @@ def read_writes(
     repo: Repository, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
 ) -> dict[str, list[PendingWrite]]:
     """See ``StoresWrites.writes_of``."""
-    lines = repo.tables.lines
-    is_it = lines.c.thread_id == thread_id, lines.c.namespace == namespace
-    line = repo.connection.execute(_select_live(repo, lines.c.line).where(*is_it)).scalar()
-    return {} if line is None else pending.group_by_checkpoint(repo, line, checkpoint_ids)
+    found: dict[str, list[PendingWrite]] = {}
+    for some in pending.split_batches(checkpoint_ids):
+        for entry in list_writes(repo, thread_id, namespace, some):
+            found.setdefault(entry.checkpoint_id, []).append(entry.write)
+    return {name: sorted(its, key=versions.make_write_sort_key) for name, its in found.items()}
 
 
 def list_writes(
-    reads: Reads, thread_id: str, namespace: str, checkpoint_id: str | None
+    reads: Reads, thread_id: str, namespace: str, checkpoint_ids: Sequence[str] | None = None
 ) -> list[ArchivedWrite]:
-    """See ``KeepsEffects.list_writes``."""
+    """See ``KeepsEffects.list_writes``; of several checkpoints, or of all."""
     lines, writes = reads.tables.lines, reads.tables.writes
     is_it = lines.c.thread_id == thread_id, lines.c.namespace == namespace
     query = _select_live(reads, *writes.c, of=writes).where(*is_it)
-    if checkpoint_id is not None:
-        query = query.where(writes.c.checkpoint_id == checkpoint_id)
+    if checkpoint_ids is not None:
+        query = query.where(writes.c.checkpoint_id.in_(checkpoint_ids))
     return _make_archived_writes(reads.connection.execute(query).mappings())
 
 
@@ -128,7 +129,8 @@ def _read_lines(repo: Repository, thread_id: str) -> list[ArchivedLine]:
 
 def _read_line(repo: Repository, row: sa.Row[Any]) -> ArchivedLine:
     """Return a line; its segments are read only if a record has no payload of its own."""
-    records, writes = _read_records(repo, row.line), pending.read_rows(repo, row.line)
+    records, writes = _read_records(repo, row.line), repo.tables.writes
+    its = repo.connection.execute(sa.select(writes).where(writes.c.line == row.line)).mappings()
     is_whole = all(it.payload for it in records)
     return ArchivedLine(
         namespace=row.namespace,
@@ -137,7 +139,7 @@ def _read_line(repo: Repository, row: sa.Row[Any]) -> ArchivedLine:
         last_sequence=row.last_sequence,
         records=records,
         segments=[] if is_whole else [one for _, one in repo.read_all_segments(row.line)],
-        writes=_make_archived_writes(writes),
+        writes=_make_archived_writes(its),
         author=(row.writer, row.run),
     )
 

@@ -287,8 +287,9 @@ class SqlBackend(
         self, thread_id: str, namespace: str, checkpoint_id: str | None = None
     ) -> list[ArchivedWrite]:
         check_names(thread_id, namespace, checkpoint_id)
+        names = None if checkpoint_id is None else [checkpoint_id]
         return await self._query(
-            lambda it: archives.list_writes(it, thread_id, namespace, checkpoint_id), self._runner
+            lambda it: archives.list_writes(it, thread_id, namespace, names), self._runner
         )
 
     async def namespaces(self, thread_id: str) -> list[str]:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from locus_store.sql import archives
 from locus_store.sql.connections.database import Database
-from locus_store.sql.schema.status import SHARDS_SETTING
+from locus_store.sql.schema.status import SHARDS_SETTING, read_setting
 from locus_store.sql.threads import listing
 from locus_store.sql.threads.repository import Repository
 from locus_store.types import FOREVER, Active, ArchivedThread, Head
@@ -150,9 +150,7 @@ class SqlShard(listing.RunsQueries):
 
 
 def _read_layout(repository: Repository) -> ShardLayout | None:
-    c = repository.tables.settings.c
-    query = sa.select(c.value).where(c.name == SHARDS_SETTING)
-    found = repository.connection.execute(query).scalar()
+    found = read_setting(repository.connection, repository.tables, SHARDS_SETTING)
     return ShardLayout.from_text(found) if found else None
 
 

@@ -46,7 +46,7 @@ from locus_store.sql.connections.database import (
 )
 from locus_store.sql.schema.definition import PLACE, DatabasePlace
 from locus_store.sql.schema.migrations import get_reason
-from locus_store.sql.schema.status import PARTITIONS_SETTING, Settings
+from locus_store.sql.schema.status import PARTITIONS_SETTING, Settings, read_setting
 from locus_store.sql.schema.tables import Tables, derive_name
 from locus_store.sql.threads.server_repository import IndexedRepository, OtherDatabaseError
 from locus_store.values.text import split_words
@@ -146,9 +146,7 @@ class PostgreSQLRepository(IndexedRepository):
             run(f"LOCK TABLE {checkpoints} IN SHARE ROW EXCLUSIVE MODE")
             if self.has_index:
                 return False
-            settings = self.tables.settings
-            many = sa.select(settings.c.value).where(settings.c.name == PARTITIONS_SETTING)
-            count = int(self.connection.execute(many).scalar() or 1)
+            count = int(read_setting(self.connection, self.tables, PARTITIONS_SETTING) or 1)
             for statement in _create_search_table(self.tables, self.connection.dialect, count):
                 run(statement)
             secure(self.connection, self.tables, "search")

@@ -36,7 +36,7 @@ from locus_store.backends.postgresql.policies import (
 from locus_store.errors import InvalidArgumentError, NotFoundError, SchemaError, UnsupportedError
 from locus_store.sql.schema.definition import load_definition_of
 from locus_store.sql.schema.migrations import Target, get_dialect_name, lock, run_on
-from locus_store.sql.schema.status import read_status
+from locus_store.sql.schema.status import read_setting, read_status
 from locus_store.sql.schema.tables import (
     DEFAULT_PREFIX,
     Tables,
@@ -148,9 +148,7 @@ def render_sql(
 
 def is_secured(connection: Connection, ours: Tables) -> bool:
     """Return whether the tables are under row security."""
-    names = ours.settings.c.name
-    found = sa.select(names).where(names == ROW_SECURITY_SETTING)
-    return connection.execute(found).first() is not None
+    return read_setting(connection, ours, ROW_SECURITY_SETTING) is not None
 
 
 def hide(connection: Connection, table: str) -> None:

@@ -237,13 +237,7 @@ class SQLiteRepository(Repository):
             f"CREATE VIRTUAL TABLE {self._index} USING fts5(words, content='', "
             'tokenize="unicode61 remove_diacritics 0")'
         )
-        self.connection.execute(
-            self.tables.settings.insert().values(name=SEARCH_SETTING, value="fts5")
-        )
-        self._has_index = None
-        lines = sa.select(self.tables.lines.c.line)
-        for line in list(self.connection.execute(lines).scalars()):
-            self.index_line(line)
+        self.index_versions("fts5")
         return True
 
 

@@ -103,6 +103,13 @@ def read_settings(connection: Connection, ours: Tables) -> Settings | None:
     return None if found.pop("hidden", None) else _parse_settings(found)
 
 
+def read_setting(connection: Connection, ours: Tables, name: str) -> str | None:
+    """Return the value of a row of ``settings``; ``None`` if there is no such row."""
+    c = ours.settings.c
+    found: str | None = connection.execute(sa.select(c.value).where(c.name == name)).scalar()
+    return found
+
+
 def is_usable(settings: Settings) -> bool:
     """Return whether this library may work on the database without a migration."""
     is_newer = settings.revision not in REVISIONS and settings.compatibility_floor <= HEAD

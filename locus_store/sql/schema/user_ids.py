@@ -20,7 +20,7 @@ from locus_store.sql.schema.definition import (
     write_options,
 )
 from locus_store.sql.schema.migrations import Target, get_dialect_name, lock, run_on
-from locus_store.sql.schema.status import USERS_SETTING, read_status
+from locus_store.sql.schema.status import USERS_SETTING, read_setting, read_status
 from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables, check_prefix, make_tables
 from locus_store.types.thread_info import UserIdType, check_user_id_type, is_user_id
 
@@ -115,10 +115,7 @@ def read_user_id_type(connection: Connection, ours: Tables) -> UserIdType:
     home = database.find_schema(connection, ours)
     if "value" not in database.list_columns(connection, home, ours.settings.name):
         return "string"
-    settings = make_tables(ours.prefix, home).settings.c
-    found = connection.execute(
-        sa.select(settings.value).where(settings.name == USERS_SETTING)
-    ).scalar()
+    found = read_setting(connection, make_tables(ours.prefix, home), USERS_SETTING)
     return check_user_id_type(found or "string")
 
 

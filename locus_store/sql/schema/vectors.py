@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Final, Literal, NamedTuple, get_args
 
-import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from locus_store.errors import InvalidArgumentError, SchemaError
 from locus_store.sql.schema.definition import load_definition_of, make_place, write_options
 from locus_store.sql.schema.migrations import Target, lock, run_on
-from locus_store.sql.schema.status import read_status
+from locus_store.sql.schema.status import read_setting, read_status
 from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables, derive_name
 from locus_store.values.vectors import Metric, check_dimension, check_metric
 
@@ -83,9 +82,7 @@ def _create(
 
 def find(connection: Connection, ours: Tables) -> FoundVectors:
     """Return the database's support for embeddings."""
-    said = connection.execute(
-        sa.select(ours.settings.c.value).where(ours.settings.c.name == DIMENSION_SETTING)
-    ).scalar()
+    said = read_setting(connection, ours, DIMENSION_SETTING)
     home = load_definition_of(connection).find_vector_schema(connection)
     return FoundVectors(int(said) if said else None, home)
 

@@ -7,7 +7,7 @@ is looked for in whole minutes: as many as the index says that it takes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -21,6 +21,7 @@ from locus_store.errors import NotFoundError
 from locus_store.runtime.background import Background
 from locus_store.runtime.gathering import PerLoop
 from locus_store.sql.threads import turns
+from locus_store.sql.threads.pending import iterate_rows
 from locus_store.sql.threads.reads import ROOT, Reads, make_head
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import compile_other, is_head, is_live
@@ -49,10 +50,6 @@ from locus_store.versions.turns import describe_tickets, take_step
 PAGE: Final = 200
 """Threads that are matched in Python at first, at least."""
 
-GROWTH: Final = 4
-"""Each further page of them is larger by this factor."""
-
-
 _Select: TypeAlias = "Callable[..., sa.Select[Any]]"
 """Returns the query for a page of so many threads, behind the row ``place`` if one is given."""
 
@@ -72,7 +69,7 @@ def list_threads_from(reads: Reads, limit: int, pattern: str, place: Any) -> lis
     elif pattern == "*":
         rows = _fetch_page(reads, select_page, limit, place)
     else:
-        pages = _iterate_rows(partial(_fetch_page, reads, select_page), max(limit, PAGE), place)
+        pages = iterate_rows(partial(_fetch_page, reads, select_page), max(limit, PAGE), place)
         rows = [*islice((row for row in pages if is_match(row.thread_id)), limit)]
     return [Active(row.thread_id, row.exact) for row in rows]
 
@@ -85,16 +82,6 @@ def _fetch_page(reads: Reads, select: _Select, size: int, place: Any) -> Sequenc
     return first.fetch_named(reads.connection, {"tenant": reads.tenant, "limit": size})
 
 
-def _iterate_rows(
-    fetch: Callable[[int, Any], Sequence[Any]], size: int, place: Any = None
-) -> Iterator[Any]:
-    """Yield the rows of pages, of which each is larger than the one before."""
-    while size:
-        rows = fetch(size, place)
-        yield from rows
-        size, place = (size * GROWTH, rows[-1]) if len(rows) == size else (0, None)
-
-
 def list_heads(reads: Reads, limit: int) -> list[Head]:
     """See ``ListsHeads.heads``."""
     return [head for _, head in list_active_heads(reads, limit)]
@@ -105,7 +92,7 @@ def list_active_heads(reads: Reads, limit: int) -> list[tuple[datetime, Head]]:
 
     Few threads have no head.
     """
-    rows = _iterate_rows(partial(_fetch_page, reads, _select_heads), limit)
+    rows = iterate_rows(partial(_fetch_page, reads, _select_heads), limit)
     found = ((row.exact, make_head(row)) for row in rows if row.checkpoint_id is not None)
     return [*islice(found, limit)]
 
@@ -293,7 +280,7 @@ def find_active_facts(reads: Reads, criteria: ThreadsWanted) -> list[tuple[datet
         query = _select_facts(reads, criteria.user_id, count, place=place)
         return reads.connection.execute(query).all()
 
-    rows = _iterate_rows(fetch, size)
+    rows = iterate_rows(fetch, size)
     found = (row for row in rows if criteria.takes(row.name, row.metadata))
     return [(row.exact, parse_facts(row)) for row in islice(found, criteria.offset, last)]
 

@@ -1,16 +1,14 @@
-"""Pending writes in SQL, on the connection of a repository."""
+"""Pending writes in SQL; rows in batches and in pages, on the connection of a repository."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy import RowMapping
 from sqlalchemy.types import TypeEngine
 
-from locus_store import versions
 from locus_store.errors import IntegrityError
 from locus_store.sql.threads.statements import WRITE, RowAccess
 from locus_store.types import PendingWrite
@@ -19,22 +17,11 @@ from locus_store.versions.archives import SEAL_BYTES, compute_write_checksum
 BATCH = 200
 """Rows that one statement names at most."""
 
+GROWTH: Final = 4
+"""Each further page of rows is larger by this factor."""
+
 _SIZES: Final = (1, 16, 64, BATCH)
 _NUMBER: Final = sa.BigInteger()
-
-
-def read_rows(
-    repo: RowAccess, line: int, checkpoint_ids: Sequence[str] | None = None
-) -> Iterator[RowMapping]:
-    """Yield the pending writes of a line, or of some of its checkpoints, as rows."""
-    table = repo.tables.writes
-    query = sa.select(table).where(table.c.line == line)
-    if checkpoint_ids is None:
-        yield from repo.connection.execute(query).mappings()
-        return
-    for batch in split_batches(checkpoint_ids):
-        named = query.where(table.c.checkpoint_id.in_(batch))
-        yield from repo.connection.execute(named).mappings()
 
 
 def read_writes(repo: RowAccess, line: int, checkpoint_id: str) -> list[PendingWrite]:
@@ -44,17 +31,17 @@ def read_writes(repo: RowAccess, line: int, checkpoint_id: str) -> list[PendingW
     return [*map(write_of, found)]
 
 
-def group_by_checkpoint(
-    repo: RowAccess, line: int, checkpoint_ids: Sequence[str]
-) -> dict[str, list[PendingWrite]]:
-    """Return the writes of checkpoints that have some, in the order of their tasks."""
-    found: dict[str, list[PendingWrite]] = {}
-    for row in read_rows(repo, line, checkpoint_ids):
-        stored = write_of([row[name] for name in WRITE])
-        found.setdefault(row["checkpoint_id"], []).append(stored)
-    return {
-        name: sorted(writes, key=versions.make_write_sort_key) for name, writes in found.items()
-    }
+def iterate_rows(
+    fetch: Callable[[int, Any], Sequence[Any]], size: int, place: Any = None
+) -> Iterator[Any]:
+    """Yield the rows of pages, of which each is larger than the one before.
+
+    ``fetch`` returns so many rows, behind the last one of the page before if there is one.
+    """
+    while size:
+        rows = fetch(size, place)
+        yield from rows
+        size, place = (size * GROWTH, rows[-1]) if len(rows) == size else (0, None)
 
 
 def insert(repo: RowAccess, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:

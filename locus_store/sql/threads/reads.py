@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
@@ -44,9 +45,6 @@ PLACE: Final = ("created_at", "line", "sequence")
 
 QUERY_BATCH = 200
 """Candidates of a metadata query that are read at first, at least."""
-
-QUERY_GROWTH = 4
-"""Each further batch is larger by this factor."""
 
 
 _LINE: Final = 1 + len(LINE_STATE)
@@ -342,28 +340,23 @@ class Reads(RowAccess):
 
     def query(self, key: str, value: Any, limit: int) -> list[Head]:
         """See ``QueriesMetadata.query``; candidates are read in batches, of any tenant."""
-        found: list[Head] = []
         c = self.tables.checkpoints.c
-        columns = (c.metadata, c.labels)
-        conditions = [sa.or_(*(self.may_have(it, key, value) for it in columns))]
-        size, after = max(limit, QUERY_BATCH), dict[str, Any]()
-        while len(found) < limit:
-            rows = self.sql.searches.fetch(
+        conditions = [sa.or_(*(self.may_have(it, key, value) for it in (c.metadata, c.labels)))]
+
+        def fetch(size: int, last: Any) -> Sequence[Any]:
+            after = {it: getattr(last, it) for it in PLACE} if last else {}
+            return self.sql.searches.fetch(
                 self.connection,
                 (PLACE, type(self), *after),
                 partial(self._select_candidates, conditions, is_first=not after),
                 conditions=conditions,
                 values={"tenant": self.tenant, "limit": size, **after},
             )
-            found += [
-                make_head(row)
-                for row in rows
-                if row.thread_id is not None and is_found(row.metadata, row.labels, key, value)
-            ]
-            if len(rows) < size:
-                break
-            size, after = size * QUERY_GROWTH, {it: getattr(rows[-1], it) for it in PLACE}
-        return found[:limit]
+
+        rows = pending.iterate_rows(fetch, max(limit, QUERY_BATCH))
+        seen = (it for it in rows if it.thread_id is not None)
+        found = (it for it in seen if is_found(it.metadata, it.labels, key, value))
+        return [*map(make_head, islice(found, limit))]
 
     def _select_candidates(
         self, conditions: Sequence[sa.ColumnElement[bool]], *, is_first: bool

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.sql.columns.types import make_clock, make_cutoff, make_expiry
+from locus_store.sql.schema.status import SEARCH_SETTING
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import BATCH, split_batches
 from locus_store.sql.threads.reads import Reads, read_all_records
@@ -422,6 +423,16 @@ class Repository(Reads):
         for sequence, _, payload in read_all_records(self, line):
             text = self.index_record(line, sequence, payload)
             self._update_records(line, [sequence], text=text)
+
+    def index_versions(self, kind: str) -> None:
+        """Record that there is an index, and index all versions."""
+        self.connection.execute(
+            self.tables.settings.insert().values(name=SEARCH_SETTING, value=kind)
+        )
+        self._has_index = None
+        lines = sa.select(self.tables.lines.c.line)
+        for line in list(self.connection.execute(lines).scalars()):
+            self.index_line(line)
 
 
 _list_fields = attrgetter(*RECORD)

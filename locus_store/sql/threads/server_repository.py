@@ -220,13 +220,3 @@ class IndexedRepository(LockingRepository):
 
     def select_lines(self, word: str) -> sa.Select[Any]:
         return sa.select(self.index.c.line).where(self.has_word(word))
-
-    def index_versions(self, kind: str) -> None:
-        """Record that there is an index, and index all versions."""
-        self.connection.execute(
-            self.tables.settings.insert().values(name=SEARCH_SETTING, value=kind)
-        )
-        self._has_index = None
-        lines = sa.select(self.tables.lines.c.line)
-        for line in list(self.connection.execute(lines).scalars()):
-            self.index_line(line)

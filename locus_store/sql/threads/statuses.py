@@ -16,8 +16,8 @@ from locus_store.errors import BackendError, IntegrityError
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.sql.columns.types import make_clock
 from locus_store.sql.threads import searching
-from locus_store.sql.threads.listing import GROWTH, ListPlace, RunsQueries, make_order, select_page
-from locus_store.sql.threads.pending import split_batches
+from locus_store.sql.threads.listing import ListPlace, RunsQueries, make_order, select_page
+from locus_store.sql.threads.pending import GROWTH, split_batches
 from locus_store.sql.threads.reads import ROOT, Reads
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import is_head, is_live, make_same_thread_condition

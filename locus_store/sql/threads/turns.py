@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import chain, islice
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -11,6 +12,7 @@ from sqlalchemy import bindparam as bind
 
 from locus_store.sql.columns.types import make_clock, make_cutoff
 from locus_store.sql.schema.tables import Tables
+from locus_store.sql.threads.pending import iterate_rows
 from locus_store.sql.threads.statements import (
     RowAccess,
     compile_other,
@@ -158,12 +160,11 @@ def list_turns(repository: RowAccess, thread_id: str | None, limit: int) -> list
     query = sa.select(c.thread_id, c.tickets, make_clock()).where(*is_turn)
     if thread_id is not None:
         query = query.where(c.thread_id == thread_id)
-    found, size, after = list[ThreadTurn](), limit, None
-    while size:
-        page = query if after is None else query.where(c.thread_id > after)
-        rows = repository.connection.execute(page.order_by(c.thread_id).limit(size)).all()
-        for name, tickets, at in rows:
-            found += turns.describe_tickets(name, _load([[tickets]]), at)
-        has_more = len(rows) == size and len(found) < limit  # many rows may have lapsed
-        size, after = (size * 4, rows[-1][0]) if has_more else (0, None)
-    return found[:limit]
+
+    def fetch(size: int, last: Any) -> Sequence[Any]:
+        page = query if last is None else query.where(c.thread_id > last.thread_id)
+        return repository.connection.execute(page.order_by(c.thread_id).limit(size)).all()
+
+    rows = iterate_rows(fetch, limit)  # many may have lapsed
+    found = (turns.describe_tickets(name, _load([[it]]), at) for name, it, at in rows)
+    return [*islice(chain.from_iterable(found), limit)]
