@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import OID
 from sqlalchemy.engine import URL, Connection, Dialect
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from locus_store.backends.postgresql import connecting, dsn, row_security
 from locus_store.backends.postgresql.columns import set_config
@@ -34,11 +34,7 @@ from locus_store.sql.schema.definition import (
     make_column_type,
     make_place,
 )
-from locus_store.sql.schema.migrations import (
-    make_missing_driver_error,
-    make_named_tables,
-    run_on_engine,
-)
+from locus_store.sql.schema.migrations import make_named_tables, run_on_engine
 from locus_store.sql.schema.status import UNFINISHED_SETTING, describe_partitions, read_status
 from locus_store.sql.schema.tables import Tables, make_partition_name, make_tables
 from locus_store.sql.schema.vectors import make_index_name
@@ -46,8 +42,6 @@ from locus_store.types.options import URL_EXTRAS, read_query
 from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
-
-CONNECT_SECONDS: Final = 30.0
 
 HNSW: Final = "m = 16, ef_construction = 128"
 """Twice pgvector's own care in building: it is done once."""
@@ -66,13 +60,25 @@ class PostgreSQLDefinition(SchemaDefinition):
     """See ``SchemaDefinition``."""
 
     def run_on_url(self, url: str | URL, body: OnTables[T], prefix: str, schema: str | None) -> T:
+        from locus_store.backends.postgresql import dialect  # noqa: PLC0415 - it imports this module
+
+        connecting.require_asyncpg()
         text = url if isinstance(url, str) else url.render_as_string(hide_password=False)
         named, query = parse_place(text)
         given = read_query((URL_OPTIONS, *URL_EXTRAS), query)
         target = dsn.parse(named["dsn"], ours=dsn.OURS)
         ours = make_named_tables(given, prefix, schema, "postgresql")
+        make_engine = partial(
+            dialect.make_engine,
+            target,
+            connect_timeout_seconds=None,
+            statement_timeout_seconds=None,
+            statement_cache_size=0,  # a pooler may stand between
+            has_partitions=bool,
+            poolclass=sa.NullPool,
+        )
         return run_on_engine(
-            lambda: _make_engine(target),
+            make_engine,
             lambda connection: body(connection, ours),
             DatabasePlace(target.shown, is_whole=str(url) == target.shown),
             errors=get_driver_errors,
@@ -291,27 +297,6 @@ def create_partitions(
             f"CREATE TABLE {words.format_table(part)} PARTITION OF {words.format_table(table)} "
             f"FOR VALUES WITH (MODULUS {count}, REMAINDER {number})"
         )
-
-
-def _make_engine(target: dsn.Target) -> AsyncEngine:
-    async def connect(*_: Any, **__: Any) -> Any:
-        limit = target.arguments.get("timeout", CONNECT_SECONDS)
-        return await connecting.connect(target, timeout=limit, statement_cache_size=0)
-
-    # A pooler may stand between: no statement is prepared for longer than its own run.
-    options = {
-        "async_creator_fn": connect,
-        "prepared_statement_cache_size": 0,
-        "prepared_statement_name_func": str,
-    }
-    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - slow to import
-
-    try:
-        return create_async_engine(
-            "postgresql+asyncpg://", poolclass=sa.NullPool, connect_args=options
-        )
-    except ImportError as error:
-        raise make_missing_driver_error(target.shown, error, "postgres") from error
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from locus_store.backends.sqlite.dialect import make_error
 from locus_store.backends.sqlite.options import NO_FILE, URL_OPTIONS
-from locus_store.errors import InvalidArgumentError
+from locus_store.errors import InvalidArgumentError, MissingExtraError, make_install_command
 from locus_store.sql.schema.definition import (
     OLD_USERS,
     DatabasePlace,
@@ -24,7 +24,7 @@ from locus_store.sql.schema.definition import (
     make_user_index,
     mask_url,
 )
-from locus_store.sql.schema.migrations import make_missing_driver_error, make_named_tables
+from locus_store.sql.schema.migrations import make_named_tables
 from locus_store.sql.schema.tables import Tables
 from locus_store.types.arguments import make_absolute
 from locus_store.types.options import URL_EXTRAS, read_options, suggest_option
@@ -174,7 +174,8 @@ def _open_connection(url: URL) -> Iterator[Connection]:
     try:
         engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
     except ImportError as error:
-        raise make_missing_driver_error(shown, error) from error
+        remedy = make_install_command()
+        raise MissingExtraError(f"{shown}: no module {error.name}; {remedy}") from error
     except sa.exc.ArgumentError as error:
         raise InvalidArgumentError(f"{shown}: {error}") from error
     try:

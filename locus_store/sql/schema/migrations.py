@@ -13,13 +13,7 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.util import await_only
 
-from locus_store.errors import (
-    BackendError,
-    InvalidArgumentError,
-    LocusStoreError,
-    MissingExtraError,
-    make_install_command,
-)
+from locus_store.errors import BackendError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime.forks import make_lock
 from locus_store.runtime.stepping import may_block
 from locus_store.sql.schema.definition import (
@@ -97,11 +91,6 @@ def get_dialect_name(target: Target) -> str:
     check_url(text)
     load_definition(name)
     return name
-
-
-def make_missing_driver_error(shown: str, error: ImportError, *extras: str) -> MissingExtraError:
-    """Return the error that names what to install."""
-    return MissingExtraError(f"{shown}: no module {error.name}; {make_install_command(*extras)}")
 
 
 def run_on_engine(
