@@ -286,19 +286,15 @@ class Items:
         return sum(bool(row.is_live) for row in rows)
 
     def sweep(self, limit: int) -> int:
-        c = self.store.c
-        over = list(self.connection.execute(self.select_expired(limit)).scalars())
-        gone: list[int] = []
-        for some in split_batches(over):  # a limit and a lock do not go together everywhere
-            still = sa.select(c.item).where(c.item.in_(some), c.expires_at <= make_clock())
+        c, gone = self.store.c, list[int]()
+        is_over = c.expires_at <= make_clock()
+        over = sa.select(c.item).where(self._is_ours, is_over).limit(limit)
+        # A limit and a lock do not go together everywhere.
+        for some in split_batches([*self.connection.execute(over).scalars()]):
+            still = sa.select(c.item).where(c.item.in_(some), is_over)
             gone += self.connection.execute(still.with_for_update(skip_locked=True)).scalars()
         self._delete(gone)
         return len(gone)
-
-    def select_expired(self, limit: int) -> sa.Select[Any]:
-        """Return a query for some of the tenant's expired items."""
-        is_over = self.store.c.expires_at <= make_clock()
-        return sa.select(self.store.c.item).where(self._is_ours, is_over).limit(limit)
 
     def renew(self, names: Sequence[Name]) -> None:
         c = self.store.c

@@ -34,7 +34,7 @@ from locus_store.types import (
     Version,
     Written,
 )
-from locus_store.types.arguments import check_days
+from locus_store.types.arguments import check_days, choose_backend
 from locus_store.types.facts import Fact
 from locus_store.types.items import Change
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
@@ -258,9 +258,9 @@ class _Part:
         self, base_url: str, backend: HTTPBackend | None, options: Mapping[str, Any]
     ) -> None:
         """Use the connections of a backend, or new ones; refuse a URL or option beside it."""
-        if backend is not None and (options or base_url != DEFAULT_URL):
-            raise InvalidArgumentError("a backend has its own URL and options; leave them out")
-        self.backend = backend or HTTPBackend(base_url, **options)
+        self.backend: HTTPBackend = choose_backend(
+            backend, HTTPBackend, base_url, defaults=[DEFAULT_URL], **options
+        )
         self.service = self.backend.service
         self._owns = backend is None
 

@@ -181,7 +181,7 @@ class PostgreSQLBackend(ServerBackend):
     ) -> Stored | None:
         fast = self._database.fast
         text = (fast.head if checkpoint_id is None else fast.named)[with_writes]
-        key = fast.make_key(thread_id, namespace, checkpoint_id)
+        key = thread_id, namespace, *([] if checkpoint_id is None else [checkpoint_id])
         rows = await self._ask_line(text, key, thread_id)
         if not rows:
             return None
@@ -193,7 +193,7 @@ class PostgreSQLBackend(ServerBackend):
         self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
         fast, store = self._database.fast, self._database.opened.store
-        key = (*fast.make_key(thread_id, namespace), known.line, known.sequence, known.digest)
+        key = (thread_id, namespace, known.line, known.sequence, known.digest)
         text = fast.head_after[with_writes]
         rows = await self._ask(text, key, thread_id, known) if known.store == store else []
         found = fast.make_stored(rows[0], store, thread_id, namespace, known) if rows else None
@@ -208,7 +208,7 @@ class PostgreSQLBackend(ServerBackend):
         check_names(thread_id, namespace, checkpoint_id)
         fast = self._database.fast
         text = fast.head_version if checkpoint_id is None else fast.named_version
-        key = fast.make_key(thread_id, namespace, checkpoint_id)
+        key = thread_id, namespace, *([] if checkpoint_id is None else [checkpoint_id])
         rows = await self._ask_line(text, key, thread_id)
         store = self._database.opened.store  # known once the database was opened
         return next(iter(fast.make_versions(rows, store, thread_id, namespace)), None)
@@ -219,7 +219,7 @@ class PostgreSQLBackend(ServerBackend):
         check_names(thread_id, namespace, before)
         check_limit(limit)
         fast = self._database.fast
-        key = (*fast.make_key(thread_id, namespace), before, limit)
+        key = (thread_id, namespace, before, limit)
         rows = await self._ask_line(fast.history, key, thread_id)
         if rows and before is not None and rows[0]["before"] is None:
             raise NotFoundError(

@@ -372,12 +372,6 @@ class FastStatements:
         """The statements of one batch, by its number of writes and ``contents.VERSIONS``."""
 
     @staticmethod
-    def make_key(thread_id: str, namespace: str, *checkpoint_id: str | None) -> tuple[str, ...]:
-        """Return the parameters after the tenant: of a line, or of a version in it."""
-        named = [it for it in checkpoint_id if it is not None]
-        return (thread_id, namespace, *named)
-
-    @staticmethod
     def make_versions(
         rows: Sequence[Mapping[str, Any]], store: str, thread_id: str, namespace: str
     ) -> list[Version]:
