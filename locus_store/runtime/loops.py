@@ -255,6 +255,26 @@ class ResourcesPerLoop(Generic[H]):
             await mine.close_to_end()
 
 
+def bind_to_loop(client: T) -> Callable[[], T]:
+    """Return a function that gives a caller's client to this process and to its first event loop.
+
+    It raises ``InvalidArgumentError`` in others, which would share the client's connections.
+    """
+    pid, owner = os.getpid(), list[asyncio.AbstractEventLoop]()
+
+    def get() -> T:
+        loop = asyncio.get_running_loop()
+        owner[:] = owner or [loop]
+        if os.getpid() != pid or owner != [loop]:
+            raise InvalidArgumentError(
+                "a client belongs to its process and to the event loop that it was first used in;"
+                " create the client after the fork and in that loop, or leave it out"
+            )
+        return client
+
+    return get
+
+
 def is_at_work(loop: asyncio.AbstractEventLoop) -> bool:
     """Return whether a loop has unfinished work of this library; call it in the loop's thread."""
     return bool(_stepping.get(loop)) or any(

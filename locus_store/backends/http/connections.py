@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -30,7 +29,7 @@ from locus_store.errors import (
     TurnError,
 )
 from locus_store.runtime import observe
-from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
+from locus_store.runtime.loops import LoopResources, ResourcesPerLoop, bind_to_loop
 from locus_store.runtime.retries import Pauses, parse_date
 from locus_store.wire import bodies, failures
 from locus_store.wire.calls import Part, WireCall, list_calls, may_repeat
@@ -41,8 +40,6 @@ BUSY: Final = 429
 TOO_LONG: Final = 413
 GATEWAYS: Final = frozenset({502, 503, 504})
 """The statuses of a service that is not there for the moment, or of a proxy before it."""
-
-ONE_LOOP: Final = "a client belongs to the process and the event loop that it was first used in"
 
 
 class HTTPConnections(ResourcesPerLoop["HTTPClient"]):
@@ -55,20 +52,15 @@ class HTTPConnections(ResourcesPerLoop["HTTPClient"]):
 
     def __init__(self, base_url: str, options: ClientOptions) -> None:
         self.where = _check_url(base_url)
-        self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
         if not isinstance(options.client, aiohttp.ClientSession | None):
             raise InvalidArgumentError("client must be an aiohttp.ClientSession")
         self._options = options
-        refusal = None if options.client is None else ONE_LOOP
-        super().__init__(lambda: HTTPClient(self._make_transport, self.where, options), refusal)
+        self._get_client = None if options.client is None else bind_to_loop(options.client)
+        super().__init__(lambda: HTTPClient(self._make_transport, self.where, options), None)
 
     def _make_transport(self) -> Transport:
-        """Refuse to share a caller's client, whose connections belong to one event loop."""
-        if self._options.client is not None:
-            asking = os.getpid(), asyncio.get_running_loop()
-            self._owner = self._owner or asking
-            if self._owner != asking:
-                raise InvalidArgumentError(ONE_LOOP)
+        if self._get_client is not None:
+            self._get_client()  # refuses to share a caller's client
         return Transport(self.where, self._options)
 
 

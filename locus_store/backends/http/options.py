@@ -40,8 +40,8 @@ class HTTPClientOptions(TypedDict, total=False):
         ClientSession | None,
         Option(
             None,
-            "an `aiohttp.ClientSession` instead, left open. It works in the process and the event"
-            " loop of its first use",
+            "an `aiohttp.ClientSession` instead, left open. It works in its process and in the"
+            " event loop of its first use",
         ),
         IN_PYTHON,
     ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
 import socket
 from collections.abc import Callable
@@ -19,6 +17,7 @@ from locus_store.backends.redis import sentinels
 from locus_store.backends.redis.connections import IDLE_SECONDS, Connections, LoopClient, Tried
 from locus_store.backends.redis.options import RedisOptions
 from locus_store.errors import InvalidArgumentError
+from locus_store.runtime.loops import bind_to_loop
 from locus_store.types.arguments import check_url
 from locus_store.types.facts import Fact
 from locus_store.types.options import fill_defaults, suggest_option
@@ -160,32 +159,7 @@ def _connect_client(settings: RedisOptions) -> Connections:
             f"{type(client).__module__}.{type(client).__name__}"
         )
     _require_usable(client)
-    return Connections(settings, "of the client", _HandedIn(client), is_owner=False)
-
-
-class _HandedIn:
-    """A caller's client, bound to its process and to the event loop that first uses it."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._pid = os.getpid()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def __call__(self) -> Any:
-        """Return the client, for the running loop; refuse one of another loop or process."""
-        if os.getpid() != self._pid:
-            raise InvalidArgumentError(
-                "a client belongs to the process that created it; a forked process would share "
-                "its connections; create the client after the fork, or pass a url"
-            )
-        loop = asyncio.get_running_loop()
-        self._loop = self._loop or loop
-        if loop is not self._loop:
-            raise InvalidArgumentError(
-                "a client belongs to the event loop that it was first used in; pass a url "
-                "instead to use a store from several"
-            )
-        return self._client
+    return Connections(settings, "of the client", bind_to_loop(client), is_owner=False)
 
 
 def _require_usable(client: Any) -> None:
