@@ -127,7 +127,8 @@ l AS MATERIALIZED (
 renewed AS (
   UPDATE {threads} t SET expires_at = {expiry_of_writes}
   FROM (  -- The condition, always true of a time to live, lets the planner expect few rows.
-    SELECT l.due, max(l.ttl) AS ttl, max(l.slack) AS slack FROM l WHERE l.ttl > 0 GROUP BY l.due) l
+    SELECT l.due, max(l.ttl) AS ttl, max(l.slack) AS slack FROM l
+    WHERE l.ttl > 0::float8 GROUP BY l.due) l
   WHERE t.thread = l.due
     AND t.expires_at < statement_timestamp() + make_interval(secs => l.ttl)),
 kept AS (
