@@ -36,7 +36,7 @@ from locus_store.sql.schema.definition import (
 )
 from locus_store.sql.schema.migrations import make_named_tables, run_on_engine
 from locus_store.sql.schema.status import UNFINISHED_SETTING, describe_partitions, read_status
-from locus_store.sql.schema.tables import Tables, make_partition_name, make_tables
+from locus_store.sql.schema.tables import Tables, make_tables
 from locus_store.sql.schema.vectors import make_index_name
 from locus_store.types.options import URL_EXTRAS, read_query
 from locus_store.values.vectors import Metric
@@ -277,26 +277,6 @@ class PostgreSQLDefinition(SchemaDefinition):
             )
             connection.exec_driver_sql(f"ANALYZE {table}, {quote.format_table(ours.store)}")
         return True
-
-
-def create_partitions(
-    dialect: Dialect, table: sa.TableClause, count: int, name: str
-) -> Iterator[str]:
-    """Yield the statements that create the hash partitions of a table.
-
-    Args:
-        dialect: PostgreSQL's.
-        table: It is divided by hash.
-        count: How many there are.
-        name: What their names begin with.
-    """
-    words = dialect.identifier_preparer
-    for number in range(count):
-        part = sa.table(make_partition_name(name, count, number), schema=table.schema)
-        yield (
-            f"CREATE TABLE {words.format_table(part)} PARTITION OF {words.format_table(table)} "
-            f"FOR VALUES WITH (MODULUS {count}, REMAINDER {number})"
-        )
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from sqlalchemy.pool import NullPool
 from locus_store.backends.postgresql import connecting, deletions, failures, policies
 from locus_store.backends.postgresql.columns import may_have_value, set_config
 from locus_store.backends.postgresql.connecting import connect, make_connection_error
-from locus_store.backends.postgresql.definition import create_partitions
 from locus_store.backends.postgresql.dsn import Target
 from locus_store.backends.postgresql.row_security import secure, see_all_tenants
 from locus_store.backends.postgresql.statements import FastStatements
@@ -47,7 +46,7 @@ from locus_store.sql.connections.database import (
 from locus_store.sql.schema.definition import PLACE, DatabasePlace
 from locus_store.sql.schema.migrations import get_reason
 from locus_store.sql.schema.status import PARTITIONS_SETTING, Settings, read_setting
-from locus_store.sql.schema.tables import Tables, derive_name
+from locus_store.sql.schema.tables import Tables, derive_name, make_partition_name
 from locus_store.sql.threads.server_repository import IndexedRepository, OtherDatabaseError
 from locus_store.values.text import split_words
 from locus_store.versions.erasing import Swept
@@ -172,6 +171,26 @@ def _create_search_table(tables: Tables, dialect: Dialect, count: int) -> Iterat
     if clause:
         table = search_table(tables)
         yield from create_partitions(dialect, table, count, table.name)
+
+
+def create_partitions(
+    dialect: Dialect, table: sa.TableClause, count: int, name: str
+) -> Iterator[str]:
+    """Yield the statements that create the hash partitions of a table.
+
+    Args:
+        dialect: PostgreSQL's.
+        table: It is divided by hash.
+        count: How many there are.
+        name: What their names begin with.
+    """
+    words = dialect.identifier_preparer
+    for number in range(count):
+        part = sa.table(make_partition_name(name, count, number), schema=table.schema)
+        yield (
+            f"CREATE TABLE {words.format_table(part)} PARTITION OF {words.format_table(table)} "
+            f"FOR VALUES WITH (MODULUS {count}, REMAINDER {number})"
+        )
 
 
 def split_lexemes(text: str) -> Iterator[list[str]]:

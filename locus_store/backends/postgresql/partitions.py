@@ -20,7 +20,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from locus_store.backends.postgresql.definition import UNLIMITED, create_partitions, isolate
+from locus_store.backends.postgresql.definition import UNLIMITED, isolate
+from locus_store.backends.postgresql.dialect import create_partitions
 from locus_store.backends.postgresql.failures import (
     CANCELLED,
     MISSING,
