@@ -273,17 +273,15 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
 
 
 def _is_of(version: Head | Version, workflow_name: str) -> bool:
-    metadata = version.metadata
-    is_checkpoint = metadata.get(ID) == version.checkpoint_id
-    return is_checkpoint and metadata.get(WORKFLOW) == workflow_name
+    named = version.metadata.get(ID), version.metadata.get(WORKFLOW)
+    return named == (version.checkpoint_id, workflow_name)
 
 
 def _make_order_key(version: Version) -> tuple[datetime, datetime, int]:
     """Return the key by which the latest checkpoint is the greatest; its time is first."""
     at = datetime.fromisoformat(version.metadata[TIME])
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
-    return at, version.created_at, version.mark.sequence
+    zoned = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return zoned, version.created_at, version.mark.sequence
 
 
 FRAMEWORK: Final = ("agent_framework.", "agent_framework_")
@@ -291,13 +289,9 @@ FRAMEWORK: Final = ("agent_framework.", "agent_framework_")
 
 AS_DICTS: Final = frozenset(
     {
-        framework.AgentResponse,
-        framework.AgentResponseUpdate,
-        framework.AgentSession,
-        framework.ChatResponse,
-        framework.ChatResponseUpdate,
-        framework.Content,
-        framework.Message,
+        *(framework.AgentResponse, framework.AgentResponseUpdate, framework.AgentSession),
+        *(framework.ChatResponse, framework.ChatResponseUpdate),
+        *(framework.Content, framework.Message),
     }
 )
 """Classes of the framework that are stored by their ``to_dict`` and ``from_dict``."""

@@ -109,17 +109,14 @@ class ListedLine:
         return self._page.popleft()
 
     async def _read_next(self) -> list[Version]:
+        history = partial(self.backend.history, self.thread_id, namespace=self.namespace)
         try:
-            return await self.backend.history(
-                self.thread_id, namespace=self.namespace, limit=self.size, before=self.before
-            )
+            return await history(limit=self.size, before=self.before)
         except NotFoundError:
             if self._below is not None or self.before is None:
                 raise
             self._below = self.before
-            return await self.backend.history(
-                self.thread_id, namespace=self.namespace, limit=self.size
-            )
+            return await history(limit=self.size)
 
 
 class Merged:
@@ -172,8 +169,7 @@ class Merged:
 
     async def _push(self, line: ListedLine) -> None:
         """Put a line where its next version belongs."""
-        version = await line.peek()
-        if version is None:
+        if (version := await line.peek()) is None:
             return
         at, mark = version.created_at.timestamp(), version.mark
         self._opened += 1
@@ -392,16 +388,16 @@ class DeltaHistories:
 
     backend: FullBackend
     values: ChannelValues
-    write_of: Callable[[PendingWrite, Mapping[str, Any]], tuple[str, str, Any]]
-    """Returns task, channel and value of a pending write."""
+    write_of: Callable[[PendingWrite, Mapping[str, Any]], Write]
+    """Returns the pending write of a stored one."""
 
     async def read(
         self, place: tuple[str, str, str | None], channels: Sequence[str]
     ) -> dict[str, DeltaChannelHistory]:
         """Return the history of each channel at a checkpoint (thread, namespace, id)."""
         thread_id, checkpoint_ns, checkpoint_id = place
-        backend, namespace = self.backend, make_line_name(checkpoint_ns)
-        target = await backend.version(thread_id, checkpoint_id, namespace=namespace)
+        backend, line = self.backend, make_line_name(checkpoint_ns)
+        target = await backend.version(thread_id, checkpoint_id, namespace=line)
         seeds: dict[str, Any] = {}
         path: Path = []
         ends: dict[str, int] = {}
@@ -411,15 +407,13 @@ class DeltaHistories:
                 break
             path.append(version.checkpoint_id)
             if any(it not in version.labels.get(REBUILT, ()) for it in missing):
-                found = await backend.read_kept(
-                    thread_id, version.checkpoint_id, namespace=namespace
-                )
+                found = await backend.read_kept(thread_id, version.checkpoint_id, namespace=line)
                 state: Mapping[str, Any] = found.snapshot.to_state() if found else {}
                 values = state.get(CHANNELS, {})
                 seeds |= {it: self.values.read(values[it]) for it in missing if it in values}
             ends |= dict.fromkeys(missing, len(path))
         on_path = {it: path[: ends.get(it, 0)][::-1] for it in channels}
-        return await self._read_histories(thread_id, namespace, on_path, seeds)
+        return await self._read_histories(thread_id, line, on_path, seeds)
 
     async def _read_histories(
         self, thread_id: str, namespace: str, path: Mapping[str, Path], seeds: Mapping[str, Any]
@@ -450,3 +444,21 @@ class DeltaHistories:
         if found is None or not select_current([write], found.version.mark.sequence):
             return None
         return expand_write(write, found.snapshot.to_state(), self.backend.max_state_bytes)
+
+
+async def remove_ended_calls(backend: FullBackend, thread_id: str) -> None:
+    """Remove the namespaces of a thread's calls of subgraphs whose root checkpoint was removed.
+
+    A call is older than the newest root checkpoint, or that which it belongs to may not be saved
+    yet. A subgraph with a memory of its own has no task in its namespace's name, which stays.
+    """
+    lines = defaultdict(list)
+    for version in await backend.newest(VersionsWanted(thread_id=thread_id), MAX_COUNT):
+        lines[version.namespace].append(version)
+    roots = lines.pop("", [])
+    kept = [None, *(it.checkpoint_id for it in roots)]
+    for name, found in lines.items():
+        parents = found[0].metadata.get("parents")
+        root = parents.get("") if isinstance(parents, dict) and ":" in name else None
+        if root not in kept and roots and found[0].created_at < roots[0].created_at:
+            await backend.remove(thread_id, [it.checkpoint_id for it in found], namespace=name)

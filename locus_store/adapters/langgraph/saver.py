@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, Final, Self, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
@@ -22,7 +22,9 @@ from locus_store.adapters.langgraph.listing import (
     CheckpointLists,
     DeltaHistories,
     Maker,
+    Write,
     make_ttl_options,
+    remove_ended_calls,
 )
 from locus_store.adapters.langgraph.loads import (
     GivenIds,
@@ -35,7 +37,7 @@ from locus_store.adapters.langgraph.loads import (
 from locus_store.adapters.langgraph.serializer import ExactSerializer, make_exact
 from locus_store.adapters.langgraph.values import ChannelValues
 from locus_store.backend import FullBackend, StorageBackend, needs
-from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.errors import ConflictError, InvalidArgumentError, LocusStoreError
 from locus_store.open import open_saver
 from locus_store.runtime.background import note_save, wait_for_saves
 from locus_store.runtime.portals import Portals, SyncLife, make_sync_wrapper
@@ -204,11 +206,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
     get_tuple = make_sync_wrapper(aget_tuple)
 
     def _make_tuple(
-        self,
-        version: Version,
-        name: str,
-        checkpoint: dict[str, Any],
-        writes: list[tuple[str, str, Any]],
+        self, version: Version, name: str, checkpoint: dict[str, Any], writes: list[Write]
     ) -> CheckpointTuple:
         place = {"thread_id": version.thread_id, "checkpoint_ns": get_namespace(version)}
         parent = {"configurable": {**place, "checkpoint_id": version.parent_id}}
@@ -220,7 +218,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             pending_writes=writes,
         )
 
-    def _write(self, write: PendingWrite, state: Mapping[str, Any]) -> tuple[str, str, Any]:
+    def _write(self, write: PendingWrite, state: Mapping[str, Any]) -> Write:
         value = decode_written_value(write, state, self.saver.backend.max_state_bytes, packed=True)
         if write.type == JSON_WRITE:
             return write.task_id, write.channel, self._values.read(value)
@@ -285,6 +283,9 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
                 )
         state, trusts = save["checkpoint_data"], self.trust_new_versions
         values.note_put(line, name, versions, state, only_joins=not trusts)
+        if keep and not checkpoint_ns and fields.get("source") == "input":
+            with suppress(LocusStoreError):  # the thread's next run tries again
+                await remove_ended_calls(needs(self.saver.backend, FullBackend), thread_id)
         place = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": name}
         return {"configurable": place}
 
@@ -367,7 +368,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
                 with a smaller id.
             limit: At most this many.
         """
-        async for page in self._iterate_pages(config, filter or {}, before, limit):
+        async for page in self._lists.iterate_pages(config, filter or {}, before, limit):
             for make in page:
                 yield make()
 
@@ -380,23 +381,16 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """See ``alist``; no connection is held between two checkpoints."""
-        pages = self._iterate_pages(config, filter or {}, before, limit)
+        pages = self._lists.iterate_pages(config, filter or {}, before, limit)
         nothing: Makers = []
         while page := self._portals.run(type(self).__name__, anext, pages, nothing):
             for make in page:
                 yield make()
 
-    def _iterate_pages(
-        self,
-        config: RunnableConfig | None,
-        criteria: Mapping[str, Any],
-        before: RunnableConfig | None,
-        limit: int | None,
-    ) -> AsyncIterator[Makers]:
+    @property
+    def _lists(self) -> CheckpointLists:
         backend, makers = needs(self.saver.backend, FullBackend), (self._make_tuple, self._write)
-        shares = self.share_messages
-        lists = CheckpointLists(backend, self._values, self._given, *makers, shares)
-        return lists.iterate_pages(config, criteria, before, limit)
+        return CheckpointLists(backend, self._values, self._given, *makers, self.share_messages)
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Remove a thread with all its namespaces, checkpoints and pending writes."""
@@ -431,13 +425,16 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Remove all checkpoints of threads but the newest of each namespace, or all.
 
-        What a ``DeltaChannel`` of the newest is rebuilt from stays too.
+        What a ``DeltaChannel`` of the newest is rebuilt from stays too. The namespace of a call of
+        a subgraph is removed with the root checkpoint that the call began from.
 
         Raises:
             InvalidArgumentError: ``strategy`` is neither ``"keep_latest"`` nor ``"delete"``.
         """
         ids = [format_thread_id(it) for it in check_list("thread_ids", thread_ids)]
         await self.saver.prune(ids, strategy=strategy)
+        for thread_id in ids:
+            await remove_ended_calls(needs(self.saver.backend, FullBackend), thread_id)
 
     prune = make_sync_wrapper(aprune)
 

@@ -296,16 +296,13 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
         """Return the items to write, checked and embedded; of two with the same name the later."""
         checked = [self._change(it.namespace, it.key, it.value, it.ttl) for it in ops]
         last = sorted({it.name: at for at, it in enumerate(checked)}.values())
-        if self.embeddings is None:
-            return [checked[at] for at in last]
-        texts = {at: self._list_texts(ops[at]) for at in last if ops[at].value is not None}
-        made = await self._embed(dict.fromkeys(it for each in texts.values() for it in each))
-        return [
-            replace(change, vectors=tuple(made[it] for it in texts[at]))
-            if isinstance(change := checked[at], Put) and texts.get(at)
-            else change
-            for at in last
-        ]
+        if self.embeddings is not None:
+            texts = {at: self._list_texts(ops[at]) for at in last if ops[at].value is not None}
+            made = await self._embed(dict.fromkeys(it for each in texts.values() for it in each))
+            for at, each in texts.items():
+                if isinstance(put := checked[at], Put):
+                    checked[at] = replace(put, vectors=tuple(made[it] for it in each))
+        return [checked[at] for at in last]
 
     def _change(
         self, namespace: Namespace, key: str, value: Mapping[str, Any] | None, ttl: float | None

@@ -444,6 +444,56 @@ def test_tasks_of_one_step_share_a_subgraph_with_a_memory(storage, call):
     assert all(it == "in" or it >= 1 for it in found["said"])
 
 
+class Number(TypedDict):
+    n: int
+
+
+def calling(saver):
+    """A graph that calls a subgraph, which asks, and then one with a memory of its own."""
+
+    def number(state):
+        return {"n": interrupt("n?")}
+
+    def double(state):
+        return {"n": 2 * state["n"]}
+
+    class Outer(Said, Number):
+        pass
+
+    inner, memory = (chain(it, state=Number) for it in (number, double))
+    builder = StateGraph(Outer).add_node("inner", inner.compile())
+    builder.add_node("memory", memory.compile(checkpointer=True))
+    builder.add_edge(START, "inner").add_edge("inner", "memory")
+    return builder.compile(checkpointer=saver)
+
+
+def count_lines(call, saver):
+    found = call.all(saver, "list", at())
+    return Counter(it.config["configurable"]["checkpoint_ns"].split(":")[0] for it in found)
+
+
+def test_a_prune_removes_the_calls_of_subgraphs_that_are_over(any_storage, call):
+    graph = calling(any_storage.open())
+    for n in range(4):
+        call.invoke(graph, {"said": ["in"]})
+        if n < 3:
+            call.invoke(graph, Command(resume=n))
+    call(graph.checkpointer, "prune", ["t"])
+    assert count_lines(call, graph.checkpointer) == {"": 1, "inner": 1, "memory": 1}
+    assert call.invoke(graph, Command(resume=3)) == {"said": ["in"] * 4, "n": 6}
+    call(graph.checkpointer, "prune", ["t"])
+    assert count_lines(call, graph.checkpointer) == {"": 1, "memory": 1}
+
+
+def test_keep_last_removes_the_calls_of_subgraphs_with_their_checkpoints(any_storage, call):
+    graph = calling(any_storage.open(keep_last=4))
+    for n in range(6):
+        call.invoke(graph, {"said": ["in"]}, durability="sync")
+        assert count_lines(call, graph.checkpointer)["inner"] <= 5  # of two calls
+        found = call.invoke(graph, Command(resume=n), durability="sync")
+    assert found == {"said": ["in"] * 6, "n": 10}
+
+
 def test_subgraphs_of_subgraphs_are_resumed(storage, call):
     ran = Counter()
 
