@@ -21,7 +21,8 @@ from locus_store.types.arguments import check_list, check_mapping, check_text
 
 Key: TypeAlias = tuple[str, int]
 
-_RUNTIME: Final = "__pregel_runtime"  # in the config of a `put` by a running graph
+RUNTIME: Final = "__pregel_runtime"  # in the config of a call by a running graph
+HELD: Final = "__pregel_locus_turns"  # in the same: the turns of the run, for writes of its threads
 _REPLAY: Final = "__pregel_replay_state"  # in the config of a subgraph that is replayed
 _FORKS: Final = frozenset({"fork", "update"})  # `source` of one that may be made from any other
 
@@ -165,7 +166,7 @@ def make_parent_arguments(
     if parent is None:
         configurable = config["configurable"]
         replays = configurable.get(_REPLAY) is not None
-        runs = _RUNTIME in configurable or source == "update"
+        runs = RUNTIME in configurable or source == "update"
         if runs and not replays and source != "fork":
             return {"expected": Expected(made_from=None, head=None)}
         return {"is_root": True}

@@ -27,6 +27,8 @@ from locus_store.adapters.langgraph.listing import (
     remove_ended_calls,
 )
 from locus_store.adapters.langgraph.loads import (
+    HELD,
+    RUNTIME,
     GivenIds,
     Load,
     check_pairs,
@@ -40,6 +42,7 @@ from locus_store.backend import FullBackend, StorageBackend, needs
 from locus_store.errors import ConflictError, InvalidArgumentError, LocusStoreError
 from locus_store.open import open_saver
 from locus_store.runtime.background import note_save, wait_for_saves
+from locus_store.runtime.holding import held_here
 from locus_store.runtime.portals import Portals, SyncLife, make_sync_wrapper
 from locus_store.runtime.recent import Recent
 from locus_store.saver import (
@@ -185,6 +188,8 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             IntegrityError: The stored bytes do not give what was saved.
         """
         thread_id, checkpoint_ns, checkpoint_id = parse_config(config)
+        if (turns := held_here.get()) and RUNTIME in config["configurable"]:
+            config["configurable"][HELD] = turns
         await wait_for_saves(self.saver.backend, f"{thread_id}\0{checkpoint_ns}")
         found = await self.saver.backend.read_kept(
             thread_id, checkpoint_id, namespace=make_line_name(checkpoint_ns), with_writes=True
@@ -324,6 +329,8 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         thread_id, checkpoint_ns, checkpoint_id = parse_config(config)
         if checkpoint_id is None:
             check_text("the checkpoint_id in a config of writes", checkpoint_id)
+        if not held_here.get():  # the thread of a parallel task has no context of the run
+            held_here.set(config["configurable"].get(HELD, {}))
         load = getattr(self._given.find(checkpoint_id), "load", None)
         pairs = self._values.store_channels(check_pairs(writes))
         save: dict[str, Any] = {

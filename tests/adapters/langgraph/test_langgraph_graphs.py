@@ -38,7 +38,7 @@ if TESTS_RUN:
     from workers import on_graph
     from workers.on_graph import DeltaSaid, Said, asks, at, chain, outcome, tells
 
-    from locus_store.adapters.langgraph import LangGraphSaver
+    from locus_store.adapters.langgraph import LangGraphSaver, run_in_turns
 
     WORKER = Path(on_graph.__file__)
     NO_WAIT = RetryPolicy(initial_interval=0.0, jitter=False, max_attempts=5, retry_on=ValueError)
@@ -871,6 +871,32 @@ def test_a_durability_saves_as_often_as_it_says(any_storage, call, durability, c
 
 
 # --- functional API
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_parallel_nodes_and_tasks_write_within_the_turn_of_their_run(storage, call, durability):
+    builder = StateGraph(Said)
+    for name in "abc":
+        builder.add_node(name, tells).add_edge(START, name)
+
+    @task
+    def number(n):
+        return n
+
+    saver = storage.open()
+
+    @entrypoint(checkpointer=saver)
+    def add(numbers):
+        return sum(it.result() for it in [number(n) for n in numbers])
+
+    graph = builder.compile(checkpointer=saver)
+    for run in (run_in_turns(graph), run_in_turns(graph), graph):
+        found = call.invoke(run, {"said": ["in"]}, durability=durability)
+    assert Counter(found["said"]) == {"in": 3, "told": 9}
+    with saver.turn("u"):
+        found = graph.invoke({"said": ["in"]}, at("u"), durability=durability)
+    assert found["said"] == ["in"] + ["told"] * 3
+    assert run_in_turns(add).invoke([1, 2], at("v"), durability=durability) == 3
 
 
 def test_an_entrypoint_remembers_and_its_tasks_run_once(storage, call):
