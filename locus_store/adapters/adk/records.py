@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 from google.adk.events import Event
 from google.adk.sessions import State
 from google.adk.sessions.base_session_service import GetSessionConfig
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from locus_store.adapters.logs import (
@@ -47,14 +47,6 @@ READABLE: Final = Readable(
 _EVENTS: Final = TypeAdapter(list[Event])
 
 Document: TypeAlias = dict[str, Any]
-
-
-class DamagedEventError(IntegrityError):
-    """A stored message is not an event."""
-
-    def __init__(self, place: int) -> None:
-        super().__init__(f"event {place} of those that were read, counted from 0, is damaged")
-        self.place = place
 
 
 class SessionRecord(NamedTuple):
@@ -180,13 +172,10 @@ def make_event_message(event: Event) -> tuple[NewMessage, Scopes]:
         SerializationError: JSON cannot keep a value or key of it.
     """
     content = as_json(event, f"event {event.id!r}")
-    actions = content.get("actions", {})
-    scopes = Scopes.divide(actions.get("state_delta", {}))
-    if "state_delta" in actions:
-        kept = {
-            k: v for k, v in actions["state_delta"].items() if not k.startswith(State.TEMP_PREFIX)
-        }
-        actions["state_delta"] = kept
+    delta = content.get("actions", {}).get("state_delta", {})
+    scopes = Scopes.divide(delta)
+    for key in [it for it in delta if it.startswith(State.TEMP_PREFIX)]:
+        del delta[key]
     author, event_id = choose_text(event.author, ROLE), choose_text(event.id, None)
     text = READABLE.get_text(content)
     return NewMessage(tag_numbers(content), author, event_id, text=text), scopes
@@ -196,13 +185,9 @@ def select_events(contents: Sequence[Any], config: GetSessionConfig) -> list[Eve
     """Return the events that a configuration asks for, oldest first.
 
     Raises:
-        DamagedEventError: One is not an event.
+        ValidationError: One is not an event; its place is the first of the ``loc``.
     """
-    try:
-        found = _EVENTS.validate_python(untag_numbers(contents))
-    except ValidationError as exc:
-        place = exc.errors(include_url=False, include_input=False)[0]["loc"][0]
-        raise DamagedEventError(int(place)) from exc
+    found = _EVENTS.validate_python(untag_numbers(contents))
     if config.after_timestamp is not None:
         found = [it for it in found if it.timestamp >= config.after_timestamp]
     newest = config.num_recent_events

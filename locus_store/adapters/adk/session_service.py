@@ -14,11 +14,11 @@ from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events import Event
 from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
+from pydantic import ValidationError
 
 from locus_store.adapters.adk.records import (
     SCHEME,
     STATE,
-    DamagedEventError,
     Document,
     Scopes,
     SessionRecord,
@@ -235,11 +235,8 @@ class LocusSessionService(LogAdapter, BaseSessionService):
         self, session: Session, revision: int, record: SessionRecord
     ) -> None:
         marker = session._storage_update_marker  # noqa: SLF001
-        if marker is not None:
-            is_current = marker == str(revision)
-        elif record.updated <= session.last_update_time:
-            is_current = True
-        else:  # made by the caller, from events
+        is_current = marker in {None, str(revision)}
+        if marker is None and record.updated > session.last_update_time:  # made from events
             newest = session.events[-1].id if session.events else None
             is_current = await _find_newest_event(self.log, _make_names(session)) == newest
         if not is_current:
@@ -321,9 +318,10 @@ async def _read_events(
 ) -> list[Event]:
     try:
         return select_events(contents, config)
-    except DamagedEventError as exc:
+    except ValidationError as exc:
+        place = int(exc.errors(include_url=False, include_input=False)[0]["loc"][0])
         messages = await log.load(thread_id, newest=len(contents)) or []
-        ids = [it.message_id for it in messages[exc.place : exc.place + 1]]
+        ids = [it.message_id for it in messages[place : place + 1]]
         raise IntegrityError(f"event {''.join(ids)!r} of thread {thread_id!r} is damaged") from exc
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
@@ -34,8 +35,8 @@ def durable_tool(tool: T, saver: LangGraphSaver, **options: Any) -> T:
     interrupt within the tool, it begins again with the answer.
 
     Args:
-        tool: Any tool. ``config["configurable"]["idempotency_key"]`` has the key for the outside
-            system.
+        tool: Any tool. ``config["configurable"]["idempotency_key"]``, also of its ``runtime``, has
+            the key for the outside system.
         saver: Of the graph.
         options: Of ``CheckpointSaver.effect``.
     """
@@ -49,17 +50,16 @@ def durable_tool(tool: T, saver: LangGraphSaver, **options: Any) -> T:
             call = _Call(self.name, self.args, input, config)
 
             def make(key: str) -> Any:
-                return _dump(saver, tool.invoke(input, call.give(key), **kwargs))
+                return _dump(saver, tool.invoke(*call.give(key), **kwargs))
 
-            effect = call.bind(saver, make, options)
-            portals = saver._portals  # noqa: SLF001  (of this adapter)
-            return call.load(saver, portals.run(type(saver).__name__, effect))
+            run = saver._portals.run  # noqa: SLF001  (of this adapter)
+            return call.load(saver, run(type(saver).__name__, call.bind(saver, make, options)))
 
         async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002
             call = _Call(self.name, self.args, input, config)
 
             async def make(key: str) -> Any:
-                return _dump(saver, await tool.ainvoke(input, call.give(key), **kwargs))
+                return _dump(saver, await tool.ainvoke(*call.give(key), **kwargs))
 
             return call.load(saver, await call.bind(saver, make, options)())
 
@@ -77,7 +77,7 @@ class _Call:
     """
 
     def __init__(self, name: str, schema: Mapping[str, Any], call: Any, config: Any) -> None:
-        self._name = name
+        self._name, self._call = name, call
         self._config = ensure_config(config)
         self._thread_id = self._config.get("configurable", {}).get("thread_id")
         is_call = isinstance(call, dict) and call.get("type") == "tool_call"
@@ -90,10 +90,18 @@ class _Call:
         # What the graph injects, such as its state, is no argument of the model's.
         self._arguments = {it: value for it, value in call["args"].items() if it in schema}
 
-    def give(self, key: str) -> Any:
-        """Return the config with the idempotency key."""
-        configurable = {**self._config.get("configurable", {}), IDEMPOTENCY_KEY: key}
-        return {**self._config, "configurable": configurable}
+    def give(self, key: str) -> tuple[Any, Any]:
+        """Return the call and the config, both with the idempotency key."""
+
+        def add_key(config: Any) -> Any:
+            configurable = {**config.get("configurable", {}), IDEMPOTENCY_KEY: key}
+            return {**config, "configurable": configurable}
+
+        args = dict(self._call["args"])
+        for name, value in args.items():
+            if hasattr(value, "tool_call_id") and hasattr(value, "config"):  # a ToolRuntime
+                args[name] = replace(value, config=add_key(value.config))
+        return {**self._call, "args": args}, add_key(self._config)
 
     def bind(self, saver: LangGraphSaver, make: Any, options: Mapping[str, Any]) -> Any:
         """Return the effect as an async function without arguments."""

@@ -15,7 +15,7 @@ if TESTS_RUN:
     from langchain_core.runnables import RunnableConfig
     from langchain_core.tools import tool
     from langgraph.graph import START, MessagesState, StateGraph
-    from langgraph.prebuilt import ToolNode
+    from langgraph.prebuilt import ToolNode, ToolRuntime
     from langgraph.types import Command, interrupt
 
     from locus_store.adapters.langgraph import LangGraphSaver, durable_tool
@@ -65,6 +65,22 @@ async def test_a_tool_call_is_made_once_in_a_thread(saver, is_async: bool) -> No
     assert found == [("[7, 1]", "c1"), ("[7, 1]", "c1"), ("[7, 2]", "c2"), ("[7, 3]", "c1")]
     effects = [*await saver.saver.effects("t"), *await saver.saver.effects("u")]
     assert [it.idempotency_key for it in effects] == keys
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_the_runtime_of_a_tool_has_the_idempotency_key(saver, is_async: bool) -> None:
+    keys: list[str] = []
+
+    def pay(order: int, runtime: ToolRuntime) -> str:
+        """Pay an order."""
+        keys.append(runtime.config["configurable"]["idempotency_key"])
+        return f"{runtime.tool_call_id} of {len(runtime.state['messages'])}"
+
+    graph, config = graph_of(saver, pay), {"configurable": {"thread_id": "t"}}
+    given = asked("c", order=7)
+    state = await graph.ainvoke(given, config) if is_async else graph.invoke(given, config)
+    assert state["messages"][-1].content == "c of 1"
+    assert [it.idempotency_key for it in await saver.saver.effects("t")] == keys
 
 
 async def test_other_arguments_and_unknown_outcomes_are_refused(saver) -> None:
