@@ -186,7 +186,7 @@ class EffectLog:
 
     async def _note(self, place: _Place, event: str, error: BaseException) -> None:
         """Store that a call failed; the caller gets the call's error, whatever this does."""
-        text = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
+        text = f"{type(error).__name__}: {error}".rstrip(": ")[:ERROR_CHARACTERS]
         with suppress(LocusStoreError):
             await settle(self.add(place.next, event, text.encode(errors="replace").decode()))
 
