@@ -371,8 +371,7 @@ def make_ttl_options(ttl: Mapping[str, Any] | None, options: Mapping[str, Any]) 
     for name in ("ttl_seconds", "refresh_on_read"):
         if name in options:
             raise InvalidArgumentError(f"give ttl= or {name}=, not both")
-    minutes = ttl.get("default_ttl")
-    check_number("default_ttl, in minutes,", minutes, optional=True)
+    minutes = check_number("default_ttl, in minutes,", ttl.get("default_ttl"), optional=True)
     return {
         "ttl_seconds": None if minutes is None else minutes * 60,
         "refresh_on_read": ttl.get("refresh_on_read", False),
@@ -449,8 +448,9 @@ class DeltaHistories:
 async def remove_ended_calls(backend: FullBackend, thread_id: str) -> None:
     """Remove the namespaces of a thread's calls of subgraphs whose root checkpoint was removed.
 
-    A call is older than the newest root checkpoint, or that which it belongs to may not be saved
-    yet. A subgraph with a memory of its own has no task in its namespace's name, which stays.
+    Those of calls that are over are older than each root checkpoint that is left; others may be of
+    one that is not saved yet. A subgraph with a memory of its own has no task in its namespace's
+    name, and stays.
     """
     lines = defaultdict(list)
     for version in await backend.newest(VersionsWanted(thread_id=thread_id), MAX_COUNT):
@@ -460,5 +460,5 @@ async def remove_ended_calls(backend: FullBackend, thread_id: str) -> None:
     for name, found in lines.items():
         parents = found[0].metadata.get("parents")
         root = parents.get("") if isinstance(parents, dict) and ":" in name else None
-        if root not in kept and roots and found[0].created_at < roots[0].created_at:
+        if root not in kept and roots and found[0].created_at < roots[-1].created_at:
             await backend.remove(thread_id, [it.checkpoint_id for it in found], namespace=name)

@@ -288,7 +288,8 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
                 )
         state, trusts = save["checkpoint_data"], self.trust_new_versions
         values.note_put(line, name, versions, state, only_joins=not trusts)
-        if keep and not checkpoint_ns and fields.get("source") == "input":
+        is_first = not checkpoint_ns and fields.get("source") == "input"
+        if keep and is_first and self.saver.on_conflict == "raise":  # else it may be overtaken
             with suppress(LocusStoreError):  # the thread's next run tries again
                 await remove_ended_calls(needs(self.saver.backend, FullBackend), thread_id)
         place = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": name}
