@@ -10,12 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from locus_store.backend import Expires, QueriesMetadata, StorageBackend, StoresThreads, needs
 from locus_store.checkpointer import BackendFacade
 from locus_store.effects import RunsEffects
-from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
+from locus_store.errors import ConflictError, NotFoundError
 from locus_store.runtime.holding import get_number
 from locus_store.runtime.observe import note, observe
 from locus_store.runtime.stepping import wait_for_end
@@ -23,6 +23,7 @@ from locus_store.turns import HasTurns
 from locus_store.types import Expected, Mark, MustExist, PendingWrite, Version
 from locus_store.types.arguments import (
     MAX_ID_CHARACTERS,
+    check_choice,
     check_list,
     check_pairs,
     check_task,
@@ -271,6 +272,8 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
         if not writes:
             return
         place = thread_id, namespace, checkpoint_id
+        if not self._known.has_thread(thread_id):
+            await self._wait_for_puts(thread_id, namespace)
         if under_way := self._puts.get(place):
             await wait_for_end(under_way.get_end())
         must_exist: MustExist | None = "thread" if self._known.has_thread(thread_id) else None
@@ -300,20 +303,23 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
             if not await self._is_superseded(thread_id, namespace, checkpoint_id):
                 raise
 
+    async def _wait_for_puts(self, *line: str) -> None:
+        """Wait for the puts of a line that are in progress."""
+        for place, under_way in list(self._puts.items()):
+            if place[:2] == line:
+                await wait_for_end(under_way.get_end())
+
     async def _is_superseded(self, thread_id: str, namespace: str, checkpoint_id: str) -> bool:
         """Return whether a step was removed, and one that this saver saved later is stored.
 
         Steps and their writes may be sent at the same time, and ``keep_last`` and ``prune`` keep
         newer steps only; no load returns these writes any more.
         """
-        for place, under_way in list(self._puts.items()):
-            if place[:2] == (thread_id, namespace):
-                await wait_for_end(under_way.get_end())
+        await self._wait_for_puts(thread_id, namespace)
         newer = self._known.get_newest(thread_id, namespace)
-        if newer is None or newer == checkpoint_id:
-            return False
+        is_other = newer is not None and newer != checkpoint_id
         find = partial(self.backend.version, thread_id, namespace=namespace)
-        return await find(checkpoint_id) is None and await find(newer) is not None
+        return is_other and await find(checkpoint_id) is None and await find(newer) is not None
 
     @observe("get_writes")
     async def get_writes(
@@ -325,9 +331,8 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
             Dicts of ``task_id``, ``task_path``, ``idx``, ``channel`` and ``value``.
         """
         namespace = make_line_name(checkpoint_ns)
-        writes = await needs(self.backend, StoresThreads).get_writes(
-            thread_id, checkpoint_id, namespace=namespace
-        )
+        read = needs(self.backend, StoresThreads).get_writes
+        writes = await read(thread_id, checkpoint_id, namespace=namespace)
         state: Mapping[str, Any] = {}
         if any(it.basis is not None for it in writes):
             found = await self.backend.read_state(
@@ -403,9 +408,7 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
         Raises:
             InvalidArgumentError: No such strategy.
         """
-        if str(strategy) not in {"keep_latest", "delete"}:
-            known = "must be 'keep_latest' or 'delete'"
-            raise InvalidArgumentError(f"strategy={strategy!r} {known}; nothing was removed")
+        check_choice("strategy", strategy, Literal["keep_latest", "delete"])
         whole = needs(self.backend, StoresThreads)
         take = whole.prune if strategy == "keep_latest" else whole.remove
         removed = sum([await take(it) for it in check_list("thread_ids", thread_ids)])
@@ -415,9 +418,8 @@ class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForT
 
 def make_line_name(checkpoint_ns: str) -> str:
     """Return the name of a namespace's line; a long one is cut and ends in a digest."""
-    if checkpoint_ns == "":
-        return ""
-    check_text("checkpoint_ns", checkpoint_ns, maximum=2**20)
+    if checkpoint_ns != "":
+        check_text("checkpoint_ns", checkpoint_ns, maximum=2**20)
     if len(checkpoint_ns) < MAX_ID_CHARACTERS:
         return checkpoint_ns
     ending = blake2b(checkpoint_ns.encode(), digest_size=(MAX_ID_CHARACTERS - 201) // 2)

@@ -388,6 +388,21 @@ async def test_writes_while_their_step_is_put_wait_for_it(saver):
     assert max(len(it.write.payload) for it in thread.lines[0].writes) < 300
 
 
+async def test_writes_wait_for_the_first_put_of_their_thread(saver, monkeypatch):
+    """Without the thread they are not stored by PostgreSQL's statement: a transaction makes it."""
+    store, found = saver.backend.store_writes, []
+
+    async def noted(put):
+        found.append(put.must_exist)
+        return await store(put)
+
+    monkeypatch.setattr(saver.backend, "store_writes", noted)
+    await asyncio.gather(put(saver, "v1"), write(saver, "v2", ("c", 1)))
+    await put(saver, "v2", "v1")
+    assert found == ["thread"]
+    assert await written(saver, "v2") == [("task", "c", 1)]
+
+
 async def test_what_cannot_be_kept_is_refused(saver):
     for bad in (float("nan"), b"bytes", {1, 2}, 2**64, {1: 2}):
         with pytest.raises(SerializationError):
