@@ -412,8 +412,7 @@ class Saves:
             self._at_work.discard(worker)
 
     def _start_timer(self, worker: object) -> asyncio.TimerHandle:
-        loop = asyncio.get_running_loop()
-        return loop.call_later(PATIENCE_SECONDS, self._give_way, worker)
+        return asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._give_way, worker)
 
     async def _decide_by_rules(self, item: _Item) -> None:
         """Write a save in a transaction under the full rules."""

@@ -231,7 +231,7 @@ class LeasingPool(loops.LoopResources):
         self._dead_at = time.monotonic()
         pool = self._sync.pool
         if isinstance(pool, ConnectionPool):
-            for entry in pool.list_idle():
+            for entry in list(pool.idle):
                 if entry.driver_connection is not None:
                     entry.driver_connection.terminate()
 
@@ -358,18 +358,14 @@ class ConnectionPool(AsyncAdaptedQueuePool):
 
     def take(self, is_ready: Callable[[ConnectionPoolEntry], bool]) -> ConnectionPoolEntry | None:
         """Take the next idle connection; ``None`` if there is none, or if it is not ready."""
-        if self._pool.empty():
-            return None
-        entry = self._pool.get_nowait()
-        if is_ready(entry):
-            return entry
-        self._pool.put_nowait(entry)
-        return None
+        idle = self.idle
+        return idle.pop() if idle and is_ready(idle[-1]) else None
 
-    def list_idle(self) -> list[ConnectionPoolEntry]:
-        """Return the idle connections, which stay in the pool."""
+    @property
+    def idle(self) -> list[ConnectionPoolEntry]:
+        """The idle connections, the one that is taken next at the end."""
         queue: Any = self._pool
-        return list(queue._queue._queue)  # noqa: SLF001  (SQLAlchemy's queue, and asyncio's in it)
+        return queue._queue._queue  # type: ignore[no-any-return]  # noqa: SLF001  (SQLAlchemy's queue, and asyncio's in it)
 
     def put_back(self, entry: ConnectionPoolEntry) -> bool:
         """Return a connection that was taken; ``False``: only ``put_away`` can."""
