@@ -82,7 +82,7 @@ class LockingRepository(Repository):
         return bool(found)
 
     def lock_unheld(self, thread_id: str, namespace: str | None = None) -> bool:
-        """See ``Repository``; locks in the order of ``lock``."""
+        """See ``Repository``; locks in the order of ``lock``, one line not against its writes."""
         lines, threads = self.tables.lines, self.tables.threads
         of_thread = lines.c.tenant == self.tenant, lines.c.thread_id == thread_id
         wanted = [sa.select(lines.c.line).where(*of_thread)]
@@ -91,7 +91,8 @@ class LockingRepository(Repository):
         else:
             wanted[0] = wanted[0].where(lines.c.namespace == namespace)
         for found in wanted:
-            locked = self.connection.execute(found.with_for_update(skip_locked=True)).all()
+            lock = found.with_for_update(skip_locked=True, key_share=namespace is not None)
+            locked = self.connection.execute(lock).all()
             if len(locked) < len(self.connection.execute(found).all()):
                 return False
         return True

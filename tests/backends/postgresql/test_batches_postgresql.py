@@ -12,6 +12,7 @@ from locus_store import BackendError, ConnectionFailedError, PostgreSQLBackend
 from locus_store.backends.postgresql.contents import LONE_WRITES
 from locus_store.backends.postgresql.pending_writes import WriteBatches
 from locus_store.backends.postgresql.save_groups import Saves
+from locus_store.sql.connections.lending import await_only
 from locus_store.types import PendingWrite
 
 pytestmark = pytest.mark.anyio
@@ -108,6 +109,23 @@ async def test_writers_of_one_task_do_not_meet_in_a_statement(backend) -> None:
     )
     found = await backend.get_writes("t", "v")
     assert [(it.task_id, it.idx) for it in found] == [("one", -1), ("one", 0)]
+
+
+async def test_pending_writes_do_not_wait_for_records_that_are_joined(backend) -> None:
+    await backend.write_state("t", {"k": 1}, checkpoint_id="v")
+    is_locked, may_end = asyncio.Event(), asyncio.Event()
+
+    def join(repo: Any) -> None:
+        assert repo.lock_unheld("t", "")
+        is_locked.set()
+        await_only(may_end.wait())
+
+    joining = asyncio.create_task(backend._write(join))
+    await is_locked.wait()
+    async with asyncio.timeout(60):
+        await backend.put_writes("t", "v", [written("task")])
+    may_end.set()
+    await joining
 
 
 async def test_a_change_of_a_version_that_is_gone_is_refused_alone(backend, groups) -> None:
