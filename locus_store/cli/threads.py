@@ -116,9 +116,8 @@ async def _read_newest(
 
     check_text("--after", after, optional=True)
     ids = await backend.list_threads(limit, pattern, after=after)
-    log = Storage(backend).messages() if backend.capabilities.messages else None
     wanted = StatusesWanted(thread_ids=ids, limit=limit)
-    found = {it.thread_id: it for it in await list_statuses(backend, log, wanted)}
+    found = {it.thread_id: it for it in await list_statuses(backend, wanted)}
     marks = {it: found.get(it, ThreadStatus(thread_id=it)) for it in ids}
     return list(await asyncio.gather(*map(newest, ids))), marks
 

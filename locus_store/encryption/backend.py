@@ -45,7 +45,7 @@ from locus_store.versions.archives import make_copy
 from locus_store.versions.erasing import FindThreads
 from locus_store.versions.reading import iterate_ids
 from locus_store.versions.sharding import HasShards
-from locus_store.versions.threads import ThreadTransaction
+from locus_store.versions.threads import load_archive
 from locus_store.wire.records import IdNeededError
 
 if TYPE_CHECKING:
@@ -315,11 +315,9 @@ class EncryptedBackend(LoadsKeys, FullBackend):
 
     @skip_too_large
     def _search(self, thread_id: str, source: ArchivedThread, words: list[str]) -> Hit | None:
-        transaction = ThreadTransaction(thread_id, None, "", self.max_state_bytes)
-        transaction.restore(source)
-        thread = transaction.thread
-        history = thread.find_history("") if thread else None
-        return thread.search(history, words, self.max_state_bytes) if thread and history else None
+        thread = load_archive(source)
+        history = thread.find_history("")
+        return thread.search(history, words, self.max_state_bytes) if history else None
 
 
 class VersionsBackend(EncryptedBackend):

@@ -206,7 +206,7 @@ class Search(Kit):
         every, found = await checkpointer.search(query, 999), list[Any]()
         if (backend := getattr(checkpointer, "backend", None)) is not None:
             wanted = StatusesWanted(limit=2, text=query)
-            while len(found) <= len(every) and (page := await list_statuses(backend, None, wanted)):
+            while len(found) <= len(every) and (page := await list_statuses(backend, wanted)):
                 found += [(it.thread_id, it.found) for it in page]
                 wanted = replace(wanted, place=page[-1].place)
             hits = {it["thread_id"]: (it["checkpoint_id"], it["snippet"]) for it in every}

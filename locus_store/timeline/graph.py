@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -20,24 +20,19 @@ from locus_store.backend import (
     needs,
 )
 from locus_store.errors import IntegrityError, UnsupportedError
-from locus_store.messages import BaseMessageLog
 from locus_store.runtime.notebooks import Table
 from locus_store.timeline.paths import CHANNELS, Path, is_bookkeeping
-from locus_store.types import ArchivedMessage, Hit, PendingWrite, Version
-from locus_store.types.logs import select_head
-from locus_store.types.messages import LogInfo
-from locus_store.types.thread_info import DescribesThreads
-from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
+from locus_store.types import Hit, PendingWrite, Version
 from locus_store.versions.sizes import (
     INTERRUPT,
-    RECORD_BYTES,
     SOURCES,
     ListsStatuses,
     MeasuresVersions,
     StatusesWanted,
     ThreadStatus,
-    find_newest_message,
+    make_status,
 )
+from locus_store.versions.threads import load_archive
 
 PAGE = 200
 """Versions on a page, unless the caller says otherwise."""
@@ -272,18 +267,15 @@ LOOKED_AT: Final = 2_000
 """Threads that a list with conditions looks at."""
 
 
-async def list_statuses(
-    backend: StorageBackend, log: BaseMessageLog | None, criteria: StatusesWanted
-) -> list[ThreadStatus]:
+async def list_statuses(backend: StorageBackend, criteria: StatusesWanted) -> list[ThreadStatus]:
     """Return the threads that meet the conditions, the most recently active first.
 
     SQL databases find them by one statement, documents in one pass, and a service of them in one
-    request. Another backend is asked for each thread, and of its last ``LOOKED_AT`` threads only,
-    or the best ``LOOKED_AT`` with the text.
+    request. Of another backend each thread is read whole, and of its last ``LOOKED_AT`` threads
+    only, or the best ``LOOKED_AT`` with the text.
 
     Args:
         backend: The storage.
-        log: The message log beside it, if there is one.
         criteria: The conditions.
 
     Raises:
@@ -297,13 +289,19 @@ async def list_statuses(
         best = await needs(backend, SearchesText).find(text, LOOKED_AT)
         hits = {it.thread_id: it for it in best}
 
-    async def read(thread_id: str, active_at: datetime | None = None) -> ThreadStatus:
+    async def read(thread_id: str, active_at: datetime | None = None) -> ThreadStatus | None:
         async with gate:
-            status = await _read_status(backend, log, thread_id, active_at)
-            return status.with_hit(hits.get(thread_id))
+            thread = await needs(backend, StoresThreads).read_thread(thread_id)
+            turns = await backend.list_turns(thread_id) if isinstance(backend, TakesTurns) else []
+        if thread is None:
+            return None
+        status = make_status(load_archive(thread)).with_hit(hits.get(thread_id))
+        badges = [*status.badges, "turn"] if turns else status.badges
+        active_at = active_at or status.active_at
+        return replace(status, active_at=active_at, place=thread_id, badges=badges)
 
     if criteria.thread_ids is not None:
-        named = await asyncio.gather(*map(read, criteria.thread_ids))
+        named = filter(None, await asyncio.gather(*map(read, criteria.thread_ids)))
         return [it for it in named if criteria.takes(it)][: criteria.limit]
     found: list[ThreadStatus] = []
     lists, after = needs(backend, ListsThreads), criteria.place
@@ -311,66 +309,12 @@ async def list_statuses(
     while left > 0 and len(found) < criteria.limit:
         page = await lists.recent(PAGE, criteria.pattern, after=after)
         some = [it for it in page if text is None or it.thread_id in hits]
-        found += filter(criteria.takes, await asyncio.gather(*(read(*it) for it in some)))
+        read_all = filter(None, await asyncio.gather(*(read(*it) for it in some)))
+        found += filter(criteria.takes, read_all)
         if len(page) < PAGE:
             break
         after, left = page[-1].thread_id, left - len(some)
     return found[: criteria.limit]
-
-
-async def _read_status(
-    backend: StorageBackend, log: BaseMessageLog | None, thread_id: str, active_at: datetime | None
-) -> ThreadStatus:
-    facts = await backend.facts_of(thread_id) if isinstance(backend, DescribesThreads) else None
-    logs = await log.logs(thread_id) if log is not None else []
-    versions = await backend.history(thread_id, limit=PAGE)
-    head = await backend.version(thread_id) if versions else None
-    turns = await backend.list_turns(thread_id) if isinstance(backend, TakesTurns) else []
-    parents = {head and head.checkpoint_id, *(it.parent_id for it in versions)}
-    sides = (it for it in versions if it.labels.get(SIDE_BRANCH) == IS_SIDE_BRANCH)
-    badges = {
-        "interrupted": head is not None and await _is_interrupted(backend, head),
-        "turn": bool(turns),
-        "conflict": any(it.checkpoint_id not in parents for it in sides),
-    }
-    return ThreadStatus(
-        thread_id=thread_id,
-        active_at=active_at,
-        place=thread_id,
-        badges=[it for it, is_so in badges.items() if is_so],
-        metadata=None if head is None else head.metadata,
-        labels={} if head is None else head.labels,
-        facts=facts.metadata if facts else {},
-        user_id=facts.user_id if facts else None,
-        record=None if head is None else await _read_record(backend, head),
-        messages=sum(it.count for it in logs) if logs else None,
-        message=await _read_message(log, logs) if log is not None and logs else None,
-    )
-
-
-async def _read_message(log: BaseMessageLog, logs: Sequence[LogInfo]) -> ArchivedMessage | None:
-    last = max(logs, key=lambda it: it.changed_at)
-    found = await log.look(select_head(last.thread_id, last.namespace, whole=False))
-    return find_newest_message(found.messages) if found else None
-
-
-async def _read_record(backend: StorageBackend, head: Version) -> bytes | None:
-    """Return the record of a head by itself; ``None`` if it is large or cannot be had."""
-    parent = head.parent_id and await backend.version(head.thread_id, head.parent_id)
-    if parent:
-        stored = await backend.fetch_head(head.thread_id, known=parent.mark)
-    else:
-        stored = await backend.fetch(head.thread_id)
-    is_alone = stored is not None and (stored.basis is not None or len(stored.payloads) == 1)
-    record = b"".join(stored.payloads) if stored is not None and is_alone else b""
-    return record if 0 < len(record) <= RECORD_BYTES else None
-
-
-async def _is_interrupted(backend: StorageBackend, head: Version) -> bool:
-    if not isinstance(backend, StoresWrites) or not backend.capabilities.branching:
-        return False
-    writes = await backend.get_writes(head.thread_id, head.checkpoint_id)
-    return any(it.channel == INTERRUPT for it in writes)
 
 
 async def find_newer(

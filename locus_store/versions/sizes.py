@@ -9,11 +9,16 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from locus_store import versions
 from locus_store.errors import InvalidArgumentError
 from locus_store.types import ArchivedMessage
 from locus_store.types.arguments import check_text, compile_thread_pattern
 from locus_store.values.filters import check_key, has_value, is_found
 from locus_store.values.text import query_words
+from locus_store.versions import logs, turns
+from locus_store.versions.histories import History
+from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
+from locus_store.versions.threads import Thread
 
 INTERRUPT: Final = "__interrupt__"
 """LangGraph's channel of a task that waits for an answer."""
@@ -186,11 +191,6 @@ def _has(status: ThreadStatus, key: str, value: Any) -> bool:
     return is_found(head, status.labels, key, value) or has_value(status.facts, key, value)
 
 
-def is_soon(expires_at: datetime | None) -> bool:
-    """Return whether a thread expires within ``SOON``."""
-    return expires_at is not None and expires_at < datetime.now(UTC) + SOON
-
-
 def parse_place(place: str) -> tuple[datetime, str]:
     """Return the time and the name in ``StatusesWanted.place``; refuse anything else."""
     text, _, name = place.partition("/")
@@ -206,10 +206,62 @@ def measure_message(message: ArchivedMessage) -> int:
     return len(message.payload or b"") + len(message.text or "")
 
 
-def find_newest_message(messages: Sequence[ArchivedMessage]) -> ArchivedMessage | None:
-    """Return the newest message of a log, unless it is too long for a list."""
+def make_status(thread: Thread) -> ThreadStatus:
+    """Return what a list shows of a thread, from the part of it that is in memory."""
+    root = thread.find_history("")
+    head = root.get_row(root.line.head or 0) if root else None
+    name = head.record.checkpoint_id if head else ""
+    writes = root.get_writes(name).values() if root else ()
+    now = datetime.now(UTC)
+    payload = head.payload if head else b""
+    counts = [info.count for it in thread.logs if (info := logs.find_info(thread, it))]
+    badges = {
+        "interrupted": any(it.write.channel == INTERRUPT for it in writes),
+        "turn": turns.get_held(thread.tickets, now) is not None,
+        "expires": thread.expires_at is not None and thread.expires_at < now + SOON,
+        "conflict": root is not None and _has_conflict(root),
+    }
+    return ThreadStatus(
+        thread_id=thread.thread_id,
+        active_at=thread.active_at,
+        place=f"{thread.active_at.isoformat()}/{thread.thread_id}",
+        badges=[it for it, is_so in badges.items() if is_so],
+        checkpoint_id=name or None,
+        metadata=head.record.metadata if head else None,
+        labels=head.record.labels if head else {},
+        digest=head.record.digest if head else None,
+        facts=thread.metadata,
+        user_id=thread.user_id,
+        expires_at=thread.expires_at,
+        record=payload if 0 < len(payload) <= RECORD_BYTES else None,
+        messages=sum(counts) if counts else None,
+        message=_find_newest_message(thread),
+        versions=sum(len(it.list_visible()) for it in thread.histories.values()),
+    )
+
+
+def _find_newest_message(thread: Thread) -> ArchivedMessage | None:
+    """Return the newest message of the log that changed last; of several, of the first by name.
+
+    ``None``: there is none, or it is too long for a list.
+    """
+    by_name = sorted(thread.logs.values(), key=lambda it: it.namespace)
+    last = max(by_name, key=lambda it: it.changed_at, default=None)
+    messages = logs.select_namespace(thread, last.namespace) if last else []
     newest = max(messages, key=lambda it: it.sequence, default=None)
     return newest if newest is not None and measure_message(newest) <= RECORD_BYTES else None
+
+
+def _has_conflict(history: History) -> bool:
+    """Return whether a version that lost a conflict is a leaf beside the head.
+
+    Versions in segments are not read.
+    """
+    line, (_, read) = history.line, next(history.iterate_parts())
+    records = [row.record for at, row in read().items() if versions.is_visible(line, at)]
+    leaves = {it.sequence for it in records} - {line.head, *(it.parent for it in records)}
+    labels = [it.labels for it in records if it.sequence in leaves]
+    return any(it.get(SIDE_BRANCH) == IS_SIDE_BRANCH for it in labels)
 
 
 class ListsStatuses(ABC):

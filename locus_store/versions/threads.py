@@ -399,8 +399,8 @@ class ThreadTransaction:
             history.put_write(made)
             self.added.append((history, made))
 
-    def restore(self, source: ArchivedThread, *, is_copy: bool = False) -> None:
-        """Restore an archived thread; a copy that has versions counts as active now."""
+    def restore(self, source: ArchivedThread, *, is_copy: bool = False) -> Thread:
+        """Restore an archived thread, and return it; a copy with versions counts as active now."""
         thread = self.begin()
         for name in ("user_id", "name", "created_at", "expires_at"):
             setattr(thread, name, getattr(source, name))
@@ -418,6 +418,7 @@ class ThreadTransaction:
                 history.put_write(write)
             line = history.line
             line.head, line.floor, line.last_sequence = old.head, old.floor, old.last_sequence
+        return thread
 
     def finish(self) -> None:
         """Keep the turns; without a thread, a placeholder has them until the last one ends."""
@@ -433,6 +434,11 @@ class ThreadTransaction:
                 self.adds_only = self.adds_only and not is_time
         elif (old := self.old) is not None and (old.is_placeholder or old.tickets != self.tickets):
             self.drops = True  # also an expired thread, whose turn has ended
+
+
+def load_archive(source: ArchivedThread) -> Thread:
+    """Return an archived thread in memory."""
+    return ThreadTransaction(source.thread_id, None, "", 0).restore(source)
 
 
 def rewrite_thread(

@@ -106,9 +106,8 @@ async def test_sizes_are_those_of_the_stored_payloads(backend: Any) -> None:
 
 async def find(backend: Any, *thread_ids: str, **wanted: Any) -> dict[str, ThreadStatus]:
     """Return the wanted threads by their ids."""
-    log = Storage(backend).messages()
     which = StatusesWanted(limit=100, thread_ids=thread_ids or None, **wanted)
-    return {it.thread_id: it for it in await list_statuses(backend, log, which)}
+    return {it.thread_id: it for it in await list_statuses(backend, which)}
 
 
 async def test_versions_of_several_threads_are_counted_without_hidden_ones(backend: Any) -> None:
@@ -235,7 +234,7 @@ async def test_a_backend_without_such_lists_is_asked_for_each_thread(
     assert (await find(backend, text="bern", badge="interrupted")).keys() == set()
     assert (await find(backend, "lost", "chat", text="bern")).keys() == {"lost"}
     wanted = StatusesWanted(limit=1, place="chat", user_id="alex")
-    assert [it.thread_id for it in await list_statuses(backend, log, wanted)] == ["waits"]
+    assert [it.thread_id for it in await list_statuses(backend, wanted)] == ["waits"]
 
 
 async def test_threads_meet_all_conditions_of_a_list(backend: Any) -> None:
@@ -302,7 +301,7 @@ async def test_pages_of_a_list_keep_their_place_when_threads_go_or_become_active
 
     async def page(after: str | None, limit: int) -> list[ThreadStatus]:
         wanted = StatusesWanted(limit=limit, place=after, metadata=("odd", 0))
-        return await list_statuses(backend, None, wanted)
+        return await list_statuses(backend, wanted)
 
     first = await page(None, 2)
     await backend.delete("t6")

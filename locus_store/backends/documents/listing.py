@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from typing import TypeAlias
 
@@ -16,7 +16,6 @@ from locus_store.backends.documents.threads import OverThreads
 from locus_store.backends.documents.workers import move_off_loop
 from locus_store.types import (
     FOREVER,
-    ArchivedMessage,
     ArchivedWrite,
     Hit,
     LineContents,
@@ -38,18 +37,14 @@ from locus_store.types.thread_info import (
 )
 from locus_store.types.turns import ThreadTurn, TurnStep
 from locus_store.values.text import query_words
-from locus_store.versions import logs, turns
+from locus_store.versions import turns
 from locus_store.versions.histories import History, Row
-from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
 from locus_store.versions.reading import Newest, is_plain
 from locus_store.versions.sizes import (
-    INTERRUPT,
-    RECORD_BYTES,
     ListsStatuses,
     StatusesWanted,
     ThreadStatus,
-    find_newest_message,
-    is_soon,
+    make_status,
     measure_message,
     parse_place,
 )
@@ -134,62 +129,9 @@ def skip_to_place(threads: Iterable[Thread], place: str | None) -> Iterator[Thre
     yield from later[names.index(thread_id) + 1 if thread_id in names else 0 :]
 
 
-def make_status(thread: Thread) -> ThreadStatus:
-    """Return what a list shows of a thread, from the part of it that is in memory."""
-    root = thread.find_history("")
-    head = root.get_row(root.line.head or 0) if root else None
-    name = head.record.checkpoint_id if head else ""
-    writes = root.get_writes(name).values() if root else ()
-    held = turns.get_held(thread.tickets, datetime.now(UTC))
-    payload = head.payload if head else b""
-    counts = [info.count for it in thread.logs if (info := logs.find_info(thread, it))]
-    badges = {
-        "interrupted": any(it.write.channel == INTERRUPT for it in writes),
-        "turn": held is not None,
-        "expires": is_soon(thread.expires_at),
-        "conflict": root is not None and _has_conflict(root),
-    }
-    return ThreadStatus(
-        thread_id=thread.thread_id,
-        active_at=thread.active_at,
-        place=f"{thread.active_at.isoformat()}/{thread.thread_id}",
-        badges=[it for it, is_so in badges.items() if is_so],
-        checkpoint_id=name or None,
-        metadata=head.record.metadata if head else None,
-        labels=head.record.labels if head else {},
-        digest=head.record.digest if head else None,
-        facts=thread.metadata,
-        user_id=thread.user_id,
-        expires_at=thread.expires_at,
-        record=payload if 0 < len(payload) <= RECORD_BYTES else None,
-        messages=sum(counts) if counts else None,
-        message=find_newest_message(_list_last_changed(thread)),
-        versions=sum(len(it.list_visible()) for it in thread.histories.values()),
-    )
-
-
 def _measure(thread: Thread) -> int:
     versions = sum(it.measure() for it in thread.histories.values())
     return versions + sum(map(measure_message, thread.messages))
-
-
-def _list_last_changed(thread: Thread) -> list[ArchivedMessage]:
-    """Return the messages of the log that changed last; of several, of the first by name."""
-    by_name = sorted(thread.logs.values(), key=lambda it: it.namespace)
-    last = max(by_name, key=lambda it: it.changed_at, default=None)
-    return [] if last is None else logs.select_namespace(thread, last.namespace)
-
-
-def _has_conflict(history: History) -> bool:
-    """Return whether a version that lost a conflict is a leaf beside the head.
-
-    Versions in segments are not read.
-    """
-    line, (_, read) = history.line, next(history.iterate_parts())
-    records = [row.record for at, row in read().items() if versions.is_visible(line, at)]
-    leaves = {it.sequence for it in records} - {line.head, *(it.parent for it in records)}
-    labels = [it.labels for it in records if it.sequence in leaves]
-    return any(it.get(SIDE_BRANCH) == IS_SIDE_BRANCH for it in labels)
 
 
 def _add(

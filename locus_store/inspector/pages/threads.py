@@ -67,8 +67,7 @@ async def show_threads(request: PageRequest) -> Page:
         until=query.get_time("until"),
         text=given["text"] or None,
     )
-    log = request.log if backend.capabilities.messages else None
-    statuses = await list_statuses(backend, log, wanted)
+    statuses = await list_statuses(backend, wanted)
     shown, has_more, count = statuses[:LISTED], len(statuses) > LISTED, len(statuses[:LISTED])
     if has_more and not any(it for name, it in given.items() if name != "id"):
         count = len(await needs(backend, ListsThreads).list_threads(FOUND, wanted.pattern))
