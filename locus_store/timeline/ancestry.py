@@ -61,10 +61,15 @@ async def find_ancestry(
 
 
 async def read_line(
-    backend: StorageBackend, thread_id: str, namespace: str, before: str | None = None
+    backend: StorageBackend,
+    thread_id: str,
+    namespace: str,
+    before: str | None = None,
+    *,
+    size: int = PAGE,
 ) -> AsyncIterator[Version]:
     """Yield the versions of a line, or those older than one, the newest first."""
-    while page := await backend.history(thread_id, namespace=namespace, limit=PAGE, before=before):
+    while page := await backend.history(thread_id, namespace=namespace, limit=size, before=before):
         before = page[-1].checkpoint_id
         for version in page:
             yield version

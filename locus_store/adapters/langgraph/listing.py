@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
-import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -17,8 +15,8 @@ from locus_store.adapters.langgraph.loads import GivenIds, get_checkpoint_id, pa
 from locus_store.adapters.langgraph.values import ChannelValues, StateHistory, is_checkpoint
 from locus_store.backend import FullBackend, ListsVersions, StorageBackend
 from locus_store.errors import InvalidArgumentError, NotFoundError
-from locus_store.runtime.stepping import run_together
 from locus_store.saver import make_line_name
+from locus_store.timeline.ancestry import read_line
 from locus_store.types import LineContents, PendingWrite, Version, VersionsWanted
 from locus_store.types.arguments import (
     MAX_COUNT,
@@ -31,7 +29,7 @@ from locus_store.values.filters import holds
 from locus_store.values.frames import Folder
 from locus_store.values.surrogates import escape
 from locus_store.versions import CHANNELS, REBUILT, expand_write, select_current
-from locus_store.versions.reading import iterate_ids, read_states_from
+from locus_store.versions.reading import read_states_from
 
 PAGE: Final = 250
 """Versions that are read at once."""
@@ -41,9 +39,6 @@ FIRST_PAGE: Final = 32
 
 GROWTH: Final = 4
 """Each further page of versions by time is larger by this factor."""
-
-PAGE_OF_MANY: Final = 25
-"""Versions of a line that are read at once, where there may be thousands of lines."""
 
 MOST_LISTED: Final = 10_000
 """Versions of many lines that one statement lists."""
@@ -59,121 +54,43 @@ async def iterate_ancestors(
     backend: StorageBackend, target: Version | None
 ) -> AsyncIterator[Version]:
     """Yield a version's ancestors, the nearest first."""
-    known: dict[str, Version] = {}
-    at, before, is_all = (
-        (target.parent_id, target.checkpoint_id, False) if target else ("", "", True)
-    )
-    while at:
-        while at not in known and not is_all and target:
-            page = await backend.history(
-                target.thread_id, namespace=target.namespace, limit=PAGE, before=before
-            )
-            known |= {it.checkpoint_id: it for it in page}
-            before, is_all = (page[-1].checkpoint_id if page else before), len(page) < PAGE
-        version = known.pop(at, None)
-        if version is None:
+    at = target and target.parent_id
+    if target is None or at is None:
+        return
+    place = target.thread_id, target.namespace, target.checkpoint_id
+    async for version in read_line(backend, *place, size=PAGE):
+        if version.checkpoint_id == at:
+            yield version
+            at = version.parent_id
+        if at is None:
             return
-        yield version
-        at = version.parent_id or ""
 
 
-@dataclass(slots=True, eq=False)
-class ListedLine:
-    """The versions of a line, newest first, a page at a time."""
-
-    backend: StorageBackend
-    thread_id: str
-    namespace: str
-    before: str | None
-    """Only versions below this id, by the line's order or, where it is another line's, by ids."""
-
-    size: int = PAGE_OF_MANY
-    """Versions to read at once."""
-
-    _below: str | None = field(default=None, init=False)
-    _is_over: bool = field(default=False, init=False)
-    _page: deque[Version] = field(default_factory=deque, init=False)
-
-    async def peek(self) -> Version | None:
-        """Return the next version and leave it in place; ``None`` at the end."""
-        while not self._page and not self._is_over:
-            page = await self._read_next()
-            self._is_over = len(page) < self.size
-            self.before = page[-1].checkpoint_id if page else None
-            below = self._below
-            self._page.extend(it for it in page if below is None or it.checkpoint_id < below)
-        return self._page[0] if self._page else None
-
-    def pop(self) -> Version:
-        """Return the version that ``peek`` returned, and move past it."""
-        return self._page.popleft()
-
-    async def _read_next(self) -> list[Version]:
-        history = partial(self.backend.history, self.thread_id, namespace=self.namespace)
-        try:
-            return await history(limit=self.size, before=self.before)
-        except NotFoundError:
-            if self._below is not None or self.before is None:
-                raise
-            self._below = self.before
-            return await history(limit=self.size)
-
-
-class Merged:
-    """The versions of many lines as one list, newest first by the server's time of the save.
-
-    Versions of one time are ordered by line, so that the order is always the same. A thread is
-    opened only when its newest version may be the next one: no version is newer than its thread's
-    last activity.
+async def iterate_line(
+    backend: StorageBackend, thread_id: str, namespace: str, before: str | None, size: int
+) -> AsyncIterator[list[Version]]:
+    """Yield the versions of a line, newest first by the order of its saves.
 
     Args:
-        threads: The time of each thread's last activity and its lines, the most recently active
-            thread first. ``inf``: the time is not known.
+        backend: The storage.
+        thread_id: The thread.
+        namespace: The namespace.
+        before: Only versions below this id: by the line's order, or by ids if it is not there.
+        size: Versions to read at once.
     """
-
-    def __init__(self, threads: AsyncIterator[tuple[float, list[ListedLine]]]) -> None:
-        self._threads = threads
-        self._open: list[tuple[Any, int, ListedLine]] = []
-        """A heap: the key of a line's next version, a number that is the line's own, the line."""
-
-        self._opened = 0
-        self._last: ListedLine | None = None
-        """The line of the version that was given last, which is not in the heap."""
-
-        self._bound: float | None = math.inf
-        """No version of an unopened thread is newer than this; ``None``: all threads are open."""
-
-    async def iterate_pages(self, size: int) -> AsyncIterator[list[Version]]:
-        """Yield all versions; fewer than ``size`` at the end only."""
-        found: list[Version] = []
-        while (version := await self._pop_next()) is not None:
-            found.append(version)
-            if len(found) == size:
-                yield found
-                found = []
-        if found:
-            yield found
-
-    async def _pop_next(self) -> Version | None:
-        if self._last is not None:
-            await self._push(self._last)
-            self._last = None
-        while self._bound is not None and not (self._open and -self._open[0][0][0] > self._bound):
-            found = await anext(self._threads, None)
-            self._bound, lines = found or (None, [])
-            await run_together(map(self._push, lines))
-        if not self._open:
-            return None
-        *_, self._last = heapq.heappop(self._open)
-        return self._last.pop()
-
-    async def _push(self, line: ListedLine) -> None:
-        """Put a line where its next version belongs."""
-        if (version := await line.peek()) is None:
+    below: str | None = None
+    while True:
+        try:
+            page = await backend.history(thread_id, namespace=namespace, limit=size, before=before)
+        except NotFoundError:
+            if below is not None or before is None:
+                raise
+            below, before = before, None
+            continue
+        yield [it for it in page if below is None or it.checkpoint_id < below]
+        if len(page) < size:
             return
-        at, mark = version.created_at.timestamp(), version.mark
-        self._opened += 1
-        heapq.heappush(self._open, ((-at, -mark.line, -mark.sequence), self._opened, line))
+        before = page[-1].checkpoint_id
 
 
 async def iterate_pages(
@@ -193,31 +110,6 @@ def group_by_database(versions: Iterable[Version]) -> Iterable[list[Version]]:
     for version in versions:
         groups.setdefault(version.mark.store, []).append(version)
     return groups.values()
-
-
-async def iterate_recent_threads(backend: FullBackend) -> AsyncIterator[tuple[float, str]]:
-    """Yield the times of all threads and their ids once, the most recently active first.
-
-    A thread that becomes active meanwhile moves ahead of the cursor: what the list has not given
-    follows at the end, by id and without its time.
-    """
-    seen: set[str] = set()
-    after: str | None = None
-    while True:
-        try:
-            page = await backend.recent(after=after)
-        except NotFoundError:  # the cursor was deleted
-            break
-        new = [it for it in page if it.thread_id not in seen]
-        if not new:
-            break
-        seen.update(it.thread_id for it in new)
-        for thread in new:
-            yield thread.active_at.timestamp(), thread.thread_id
-        after = page[-1].thread_id
-    async for thread_id in iterate_ids(backend.scan):
-        if thread_id not in seen:
-            yield math.inf, thread_id
 
 
 Maker: TypeAlias = Callable[[], CheckpointTuple]
@@ -254,10 +146,7 @@ class CheckpointLists:
         below = get_checkpoint_id(before) if before else None
         if not left:
             return
-        pages = self._find_pages_by_time(config, criteria, below, limit)
-        if pages is None:
-            pages = Merged(self._read_lines(config, below, left)).iterate_pages(min(left, PAGE))
-        async for listed in pages:
+        async for listed in self._find_pages(config, criteria, below, limit):
             read = self.values.read_fields
             found = [it for it in listed if not criteria or holds(read(it.metadata), criteria)]
             while found and left > 0:
@@ -268,31 +157,30 @@ class CheckpointLists:
             if left <= 0:
                 break
 
-    def _find_pages_by_time(
+    def _find_pages(
         self,
         config: RunnableConfig | None,
         criteria: Mapping[str, Any],
         before: str | None,
         limit: int | None,
-    ) -> AsyncIterator[list[Version]] | None:
-        """Return the pages of a list by the backend's own order; ``None`` if others are faster.
-
-        Those are a whole namespace, and everything: they are read one page of a line after another.
-        """
+    ) -> AsyncIterator[list[Version]]:
+        """Return the pages of a list, by time; those of a whole namespace by its own order."""
         thread_id, _, checkpoint_id = parse_config(config) if config else (None, "", None)
         name = config["configurable"].get("checkpoint_ns") if config else None
-        if not (criteria or checkpoint_id) and (name is not None or (not config and limit is None)):
-            return None
+        namespace = None if name is None else make_line_name(name)
+        size = MAX_COUNT if limit is None else limit
+        if thread_id is not None and namespace is not None and not (criteria or checkpoint_id):
+            return iterate_line(self.backend, thread_id, namespace, before, min(size, PAGE))
         hints = tuple(self._iterate_hints(criteria))
         listed = VersionsWanted(
             thread_id=thread_id,
-            namespace=None if name is None else make_line_name(name),
+            namespace=namespace,
             checkpoint_id=checkpoint_id,
             before=before,
             metadata=hints,
-            may_continue=bool(criteria),
+            may_continue=bool(criteria) or (not config and limit is None),
         )
-        size = min(MAX_COUNT if limit is None else limit, MOST_LISTED)
+        size = min(size, MOST_LISTED)
         if criteria:
             size = PAGE if len(hints) < len(criteria) else min(PAGE, max(FIRST_PAGE, size))
         return iterate_pages(self.backend, listed, size)
@@ -306,20 +194,6 @@ class CheckpointLists:
                 stored = self.values.convert_metadata({name: value})[name]
                 if type(stored) is type(value):
                     yield escape(name), escape(stored) if isinstance(stored, str) else stored
-
-    async def _read_lines(
-        self, config: RunnableConfig | None, below: str | None, limit: int
-    ) -> AsyncIterator[tuple[float, list[ListedLine]]]:
-        """Yield the line of a config, or the lines of each thread, as ``Merged`` takes them."""
-        backend = self.backend
-        if config:
-            thread_id, name, _ = parse_config(config)
-            line = thread_id, make_line_name(name)
-            yield math.inf, [ListedLine(backend, *line, below, min(limit, PAGE))]
-            return
-        async for active_at, thread_id in iterate_recent_threads(backend):
-            names = await backend.namespaces(thread_id)
-            yield active_at, [ListedLine(backend, thread_id, it, below) for it in names]
 
     async def _read(self, versions: list[Version], *, skips_others: bool) -> list[Maker]:
         """Return the makers of the versions' tuples, one for each and in their order.

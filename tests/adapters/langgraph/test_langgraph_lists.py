@@ -126,10 +126,23 @@ def select(whole: list[Any], where: Any, **options: Any) -> list[Any]:
     return found[: options.get("limit")]
 
 
+async def merge_lines(saver: LangGraphSaver) -> list[Any]:
+    """Return the lists of all namespaces as one, in the order of the saves."""
+    found = list[tuple[Any, Any]]()
+    for thread in range(len(USERS)):
+        for namespace in ("", "a", "b"):
+            listed = await shown(saver, config(f"t{thread}", namespace))
+            versions = await saver.backend.history(f"t{thread}", namespace=namespace)
+            places = [(it.created_at, it.mark.line, it.mark.sequence) for it in versions]
+            found += zip(places, listed, strict=True)
+    return [it for _, it in sorted(found, key=lambda it: it[0], reverse=True)]
+
+
 async def test_a_backends_own_order_is_that_of_merged_lines(anywhere: LangGraphSaver) -> None:
     saver = anywhere
     found = [await shown(saver, where, **options) for where, options in LISTS]
-    whole = await shown(saver, None)
+    whole = await merge_lines(saver)
+    assert await shown(saver, None) == whole
     assert found == [select(whole, where, **options) for where, options in LISTS]
     assert [len(it) for it in found[:4]] == [5, 42, 6, 2]
 
@@ -230,10 +243,12 @@ async def test_a_filtered_list_is_whole_though_the_clock_went_back(
     with closing(sqlite3.connect(tmp_path / "lists.db")) as connection, connection:
         later = "UPDATE locus_checkpoints SET created_at = created_at + 600000000 "
         connection.execute(later + "WHERE checkpoint_id < '06'")
-    monkeypatch.setattr("locus_store.adapters.langgraph.listing.PAGE", 4)
+    for name in ("PAGE", "MOST_LISTED"):
+        monkeypatch.setattr(f"locus_store.adapters.langgraph.listing.{name}", 4)
     for wanted in ({"score": 1.5}, {"step": 3}, None):
         found = [it async for it in saver.alist(config("steps"), filter=wanted)]
         assert len(found) == (1 if wanted == {"step": 3} else 12)
+    assert len([it async for it in saver.alist(None)]) == 12 + 6 * len(USERS)
 
 
 async def test_a_filter_with_half_a_character_finds_its_checkpoint(saver: LangGraphSaver) -> None:
