@@ -55,6 +55,13 @@ def make_message(sequence: int = 1, days: float = 0, text: str | None = "hello")
     )
 
 
+def make_logged_thread(thread_id: str, days: float) -> ArchivedThread:
+    """Return a thread with only a message, ``days`` old."""
+    newest = make_message(1, days)
+    minute = newest.created_at.replace(second=0, microsecond=0)
+    return replace(without_versions(thread_id, messages=[newest]), active_at=minute)
+
+
 def make_pending_line(days: float = 0) -> ArchivedLine:
     """Return a namespace with only a pending write, ``days`` old."""
     moment = datetime.now(UTC) - days * DAY
@@ -259,12 +266,7 @@ class Existence(BackendKit):
         for n in range(4):
             await backend.save(f"saved {n}", {"n": n})
             await backend.put_writes(f"pending {n}", "v", [make_write("a")])
-            logged = make_message()._replace(
-                created_at=datetime.now(UTC) - 9 * DAY - timedelta(hours=n)
-            )
-            minute = logged.created_at.replace(second=0, microsecond=0)
-            old = without_versions(f"logged {n}", messages=[logged])
-            await backend.write_thread(replace(old, active_at=minute))
+            await backend.write_thread(make_logged_thread(f"logged {n}", 9 + n / 24))
         expected = [f"saved {n}" for n in (3, 2, 1, 0)] + [f"logged {n}" for n in range(4)]
         assert await backend.list_threads() == expected
         for place, name in enumerate(expected):

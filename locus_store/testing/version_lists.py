@@ -12,10 +12,10 @@ import pytest
 from locus_store.backend import ListsVersions
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import NotFoundError
-from locus_store.testing.existing import make_message, rewrite, without_versions
+from locus_store.testing.existing import make_logged_thread, make_message, rewrite
 from locus_store.testing.kit import requires, seam, tick
 from locus_store.testing.steps import BackendKit, check_records, make_write
-from locus_store.types import ArchivedThread, Version, VersionsWanted
+from locus_store.types import Version, VersionsWanted
 
 NAMES = ("", "a", "a|b", "é")
 ODD = '\x01\0\\"\u2028'
@@ -282,7 +282,7 @@ class Recency(BackendKit):
     async def test_a_thread_of_messages_is_listed_by_the_newest_one(self, backend: Any) -> None:
         await self.save_threads(backend, "zam")
         for days in (8, 10):
-            await backend.write_thread(_make_logged_thread(f"{days} days", days))
+            await backend.write_thread(make_logged_thread(f"{days} days", days))
         for namespace in ("", "sub"):
             await backend.write_state("m", {"n": 2}, namespace=namespace, checkpoint_id="v")
         messages = [make_message(1, 11), make_message(2, 9)]
@@ -301,16 +301,9 @@ class Recency(BackendKit):
     @requires("list_threads", "list_with_metadata", "branching")
     async def test_a_copy_of_messages_is_listed_by_the_newest_one(self, backend: Any) -> None:
         for days in (8, 9, 10):
-            await backend.write_thread(_make_logged_thread(f"{days} days", days))
+            await backend.write_thread(make_logged_thread(f"{days} days", days))
         await self.save_threads(backend, "a")
         assert await backend.copy_thread("9 days", "copy") is True
         found = await self.list_in_order(backend)
         assert found[:2] + found[4:] == ["a", "8 days", "10 days"]
         assert sorted(found[2:4]) == ["9 days", "copy"]
-
-
-def _make_logged_thread(thread_id: str, days: float) -> ArchivedThread:
-    """Return a thread with only a message, ``days`` old."""
-    newest = make_message(1, days)
-    minute = newest.created_at.replace(second=0, microsecond=0)
-    return replace(without_versions(thread_id, messages=[newest]), active_at=minute)
