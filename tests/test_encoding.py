@@ -281,6 +281,13 @@ def test_many_brackets_in_a_text_are_not_depth() -> None:
     require_json(encode_canonical(value), 1)
 
 
+@pytest.mark.parametrize("value", [0x80808080, -0x7F7F7F7F7F7F7F80, -3.0e-200])
+def test_digits_that_look_like_lists_are_not_depth(value: float) -> None:
+    require_json(encode_canonical(value), MAX_DEPTH)
+    with pytest.raises(ValueError, match="too deeply"):
+        require_json(encode_canonical([value]), MAX_DEPTH)
+
+
 def test_nul_is_kept() -> None:
     assert canonicalize({"a\x00": "\x00b\x00"}) == {"a\x00": "\x00b\x00"}
 

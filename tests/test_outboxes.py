@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 OTHERS = ("a", "z")
 ALSO = {(it, ""): [NewMessage("new", message_id="m")] for it in OTHERS}
-ALSO_Z = {("z", ""): [NewMessage("alice's")]}
+ALSO_A, ALSO_Z = ({(it, ""): [NewMessage("alice's")]} for it in OTHERS)
 
 
 class StoppedError(BaseException):
@@ -193,7 +195,7 @@ async def test_a_thread_that_another_user_claims_meanwhile_is_not_changed(
 
 async def test_a_thread_that_was_deleted_before_the_delivery_may_be_another_users() -> None:
     documents = Stopping()
-    documents.left = 3  # the claim of z, the commit, and the delivery
+    documents.left = 4  # the claims of t and z, the commit, and the delivery
     documents.is_lost = True
     with pytest.raises(StoppedError):
         await new_log(documents).append("t", [NewMessage(1)], user_id="alice", also=ALSO_Z)
@@ -203,6 +205,77 @@ async def test_a_thread_that_was_deleted_before_the_delivery_may_be_another_user
     await log.append("z", [NewMessage("bob's")], user_id="bob")
     assert await contents(log, "t") == [1]
     assert await contents(log, "z") == ["bob's"]
+
+
+async def test_of_users_who_append_beside_each_other_at_once_one_wins() -> None:
+    """Both were refused, and each one's thread was the other's."""
+    both = threading.Barrier(2)
+
+    class InStep(MemoryDocuments):
+        """Documents whose writers wait for each other, until one of them ends."""
+
+        def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(timeout=10)
+            return super().put(key, body, tag=tag)
+
+    def append(user: str, other: str) -> str | None:
+        also = {(other, ""): [NewMessage(user)]}
+        try:
+            asyncio.run(new_log(documents).append(user, [NewMessage(user)], user_id=user, also=also))
+        except NotOwnerError:
+            return None
+        finally:
+            both.abort()
+        return user
+
+    documents = InStep()
+    pairs = ("alice", "bob"), ("bob", "alice")
+    answers = await asyncio.gather(*(asyncio.to_thread(append, *it) for it in pairs))
+    assert answers.count(None) == 1
+    for it in ("alice", "bob"):
+        assert await contents(new_log(documents), it) == [one for one in answers if one]
+
+
+async def test_a_change_that_is_refused_at_its_commit_leaves_no_claim() -> None:
+    class Losing(MemoryDocuments):
+        """Documents in which another user is faster than the commit."""
+
+        is_slow = True
+
+        def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
+            if key == "t" and self.is_slow:
+                self.is_slow = False
+                faster = new_log(self).append("t", [NewMessage("bob's")], user_id="bob")
+                with ThreadPoolExecutor() as pool:
+                    pool.submit(asyncio.run, faster).result()
+            return super().put(key, body, tag=tag)
+
+    log = new_log(Losing())
+    with pytest.raises(NotOwnerError):
+        await log.append("t", [NewMessage(1)], user_id="alice", also=ALSO_A)
+    assert await log.backend.scan() == ["t"]
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+async def test_the_claim_of_a_killed_change_expires_unless_its_thread_is_used(
+    is_used: bool,
+) -> None:
+    documents = Stopping()
+    log = new_log(documents)
+    documents.left = 1  # the claim of a
+    with pytest.raises(StoppedError):
+        await log.append("t", [NewMessage(1)], user_id="alice", also=ALSO_A)
+    documents.left = float("inf")
+    log = new_log(documents)
+    assert await log.backend.scan() == ["a"]
+    if is_used:
+        await log.append("a", [NewMessage("hers")], user_id="alice")
+    later = datetime.now(UTC) + timedelta(days=2)
+    documents.read_clock = lambda: later  # type: ignore[method-assign]
+    await log.backend.expire()
+    assert await log.backend.scan() == (["a"] if is_used else [])
+    assert await contents(log, "a") == (["hers"] if is_used else [])
 
 
 async def test_changes_of_shared_threads_at_once_are_all_applied() -> None:

@@ -257,9 +257,10 @@ class Owning(MessageLogKit):
         await log.append("other", make_new(1), user_id="u2")
         await log.append("new", make_new(4))
         await log.append("new", make_new(5), user_id="u")
-        owners = {it: (await backend.read_thread(it)).user_id for it in await backend.scan()}
+        found = [await backend.read_thread(it) for it in await backend.scan()]
         mine = dict.fromkeys(("beside", "new", "nobody's", "replaced"), "u")
-        assert owners == {**mine, "other": "u2"}
+        assert {it.thread_id: it.user_id for it in found} == {**mine, "other": "u2"}
+        assert {it.expires_at for it in found} == {None}
         assert unwrap(await log.load("new")) == [1, 4, 5]
         assert (await backend.forget_user("u"))["messages"] == 8
         assert await backend.scan() == ["other"]

@@ -179,7 +179,7 @@ def require_levels(encoding: bytes, surrounding: int) -> None:
     levels = MAX_DEPTH - surrounding
     if len(encoding) <= levels or len(encoding.translate(None, _NO_CONTAINERS)) <= levels:
         return
-    row = [decode_canonical(encoding)]
+    row = _list_containers([decode_canonical(encoding)])  # digits may look like heads
     while row:
         if levels == 0:
             raise ValueError("nested too deeply")
@@ -194,7 +194,7 @@ _NO_CONTAINERS: Final = bytes({*range(256)}.difference(_HEADS_OF_CONTAINERS))
 _PLAIN_BYTES: Final = bytes({*_NO_CONTAINERS}.difference(_BINARY, [_FLOAT]))
 
 
-def _list_containers(value: object) -> Iterable[object]:
+def _list_containers(value: object) -> list[object]:
     """Return the objects and lists that an object or list holds."""
     values = value.values() if isinstance(value, dict) else cast("list[object]", value)
     return [it for it in values if type(it) in _CONTAINERS]

@@ -41,6 +41,9 @@ T = TypeVar("T")
 ThreadChange: TypeAlias = "Callable[[ThreadTransaction], T]"
 """Changes a thread, and returns what the caller gets."""
 
+CLAIM_AGE: Final = timedelta(days=1)
+"""So long a thread lives that a change claims before its commit, if nothing is put into it."""
+
 
 @dataclass(slots=True)
 class Thread:
@@ -96,6 +99,12 @@ class Thread:
     def is_empty(self) -> bool:
         """True if nothing would be lost with the thread."""
         return not (self.histories or self.logs or self.name is not None or self.metadata)
+
+    @property
+    def is_claim(self) -> bool:
+        """True if a change that is not committed yet has only claimed the thread."""
+        expires_at = self.expires_at
+        return expires_at is not None and expires_at - self.active_at == CLAIM_AGE and self.is_empty
 
     @property
     def has_versions(self) -> bool:
@@ -236,6 +245,12 @@ class ThreadTransaction:
         self.thread = old.copy() if old and self.was_live else None
         """The thread after the transaction; ``None``: removed."""
 
+        self.is_new = self.thread is None or self.thread.is_claim
+        """The thread did not exist, or was only claimed: its time to live is that of the claim."""
+
+        if self.thread and self.is_new:
+            self.thread.expires_at = None
+
         self.adds_only = self.thread is not None
         """The transaction adds to stored data and changes none of it."""
 
@@ -307,8 +322,8 @@ class ThreadTransaction:
         assert self.thread is not None  # noqa: S101  (made, or found)
         thread, until = self.thread, self.now + timedelta(seconds=ttl_seconds)
         slack = timedelta(seconds=compute_ttl_slack(ttl_seconds))
-        expires_at, is_new = thread.expires_at, not self.was_live
-        if (is_new and expires_at is None) or (expires_at and expires_at < until - slack):
+        expires_at = thread.expires_at
+        if (self.is_new and expires_at is None) or (expires_at and expires_at < until - slack):
             self.adds_only = False
             thread.expires_at = until
 
@@ -422,6 +437,8 @@ class ThreadTransaction:
 
     def finish(self) -> None:
         """Keep the turns; without a thread, a placeholder has them until the last one ends."""
+        if self.thread and self.old and self.was_live and self.is_new and self.thread.is_empty:
+            self.thread.expires_at = self.thread.expires_at or self.old.expires_at  # of the claim
         live = [it for it in self.tickets if it.until > self.now]
         if self.thread is None and live:
             place = self.begin()

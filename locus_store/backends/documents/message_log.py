@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from uuid import uuid4
@@ -12,7 +13,7 @@ from locus_store.backends.documents.listing import put_facts
 from locus_store.backends.documents.outboxes import deliver
 from locus_store.backends.documents.threads import OverThreads
 from locus_store.backends.documents.workers import move_off_loop
-from locus_store.errors import BackendError, LocusStoreError
+from locus_store.errors import BackendError, ConflictError, LocusStoreError, NotOwnerError
 from locus_store.messages import BackendMessageLog
 from locus_store.types.logs import LogsWanted, Outbox, select_head
 from locus_store.types.messages import (
@@ -25,9 +26,9 @@ from locus_store.types.messages import (
     make_unknown_message_error,
     require_revision,
 )
-from locus_store.types.thread_info import claim_of, require_owner
+from locus_store.types.thread_info import PutThread, claim_of, require_owner
 from locus_store.versions import logs, turns
-from locus_store.versions.threads import Thread, ThreadTransaction
+from locus_store.versions.threads import CLAIM_AGE, Thread, ThreadTransaction
 
 
 class DocumentMessageLog(OverThreads, BackendMessageLog):
@@ -49,19 +50,35 @@ class DocumentMessageLog(OverThreads, BackendMessageLog):
         return await self._threads.run_in_order(change.thread_id, lambda: self._change_logs(change))
 
     def _change_logs(self, change: LogChange) -> LogChanged:
-        name, edits = change.thread_id, change.split()
-        own = [it for it in (*change.also, change) if it.thread_id == name]
-        others = [it for it in edits if it.thread_id != name]
-        look = self._threads.read_steadily
+        others = [it for it in change.split() if it.thread_id != change.thread_id]
+        claimed: dict[str, datetime | None] = {}
+        try:  # claims precede the commit, after which another user may not claim a thread
+            for name, user_id in self._list_claims(change, others).items():
+                claim = partial(_claim, put=claim_of(name, user_id))
+                claimed[name] = self._threads.write(name, claim, creates=True)
+            return self._commit(change, [it for it in others if it.puts])
+        except (ConflictError, NotOwnerError):
+            for name, until in claimed.items():
+                self._threads.write(name, partial(_release, until=until), creates=False)
+            raise
+
+    def _list_claims(self, change: LogChange, others: Sequence[LogEdit]) -> dict[str, str]:
+        """Return the threads to claim before the commit, in order, and their users.
+
+        Of two changes that claim each other's threads, all claims of one precede the other's.
+        """
+        look, name = self._threads.read_steadily, change.thread_id
         claims = [it for it in others if look(partial(self._is_unclaimed, it)) and it.puts]
-        if claims:
-            self.backend.require_turn(name, change.turn)
-            _require_own(change, look(partial(self._threads.read, name)))
-        for claim in claims:  # before the commit, after which another user may not claim it
-            claimed = partial(put_facts, put=claim_of(claim.thread_id, claim.user_id or ""))
-            self._threads.write(claim.thread_id, claimed, creates=True)
-        applied = [it for it in others if it.puts]
-        outbox = Outbox(uuid4().hex, applied) if applied else None
+        if not claims:
+            return {}
+        _require_own(change, look(partial(self._threads.read, name)))
+        if look(partial(self._is_unclaimed, change)) and name < claims[-1].thread_id:
+            claims.append(change)
+        return {it.thread_id: it.user_id or "" for it in sorted(claims, key=lambda it: it.thread_id)}
+
+    def _commit(self, change: LogChange, applied: list[LogEdit]) -> LogChanged:
+        name, outbox = change.thread_id, Outbox(uuid4().hex, applied) if applied else None
+        own = [it for it in (*change.also, change) if it.thread_id == name]
 
         def apply(transaction: ThreadTransaction) -> LogChanged:
             turns.require_turn(transaction, change.turn)
@@ -71,7 +88,8 @@ class DocumentMessageLog(OverThreads, BackendMessageLog):
                 (transaction.thread or transaction.begin()).outbox = outbox
             return changed
 
-        changed = self._threads.write(name, apply, creates=any(it.puts for it in edits))
+        creates = any(it.puts for it in (*own, *applied))
+        changed = self._threads.write(name, apply, creates=creates)
         if changed is None:
             _require_own(change, None)
         if outbox is not None:
@@ -84,7 +102,7 @@ class DocumentMessageLog(OverThreads, BackendMessageLog):
         owner = thread.user_id if thread else None
         require_owner(edit.thread_id, owner, edit.user_id)
         self.backend.require_turn(edit.thread_id, edit.turn)
-        return owner != edit.user_id
+        return owner != edit.user_id or (thread is not None and thread.is_claim)
 
     def _deliver(self, thread_id: str, outbox: Outbox) -> None:
         try:
@@ -148,6 +166,22 @@ class DocumentMessageLog(OverThreads, BackendMessageLog):
         if found is None:
             require_revision((thread_id, namespace or ""), expected_revision, 0)
         return found or False
+
+
+def _claim(transaction: ThreadTransaction, put: PutThread) -> datetime | None:
+    """Claim a thread; return until when, if there is nothing else in it."""
+    put_facts(transaction, put)
+    thread = transaction.thread
+    assert thread is not None  # noqa: S101  (it has the facts)
+    if thread.is_empty and transaction.is_new:
+        thread.active_at, thread.expires_at = transaction.now, transaction.now + CLAIM_AGE
+    return thread.expires_at
+
+
+def _release(transaction: ThreadTransaction, until: datetime | None) -> None:
+    """Remove a thread that was claimed until a time, and that nobody has used since."""
+    if transaction.old and transaction.old.is_claim and transaction.old.expires_at == until:
+        transaction.drop_thread()
 
 
 def _require_own(change: LogChange, thread: Thread | None) -> None:
