@@ -317,7 +317,8 @@ class Draft:
 
     token: str = ""
     began: datetime = LAST
-    """The time before the segments are written, by the storage's clock."""
+    """The time before the segments are written, by the storage's clock; of a deletion, the time at
+    which its thread was created."""
 
 
 class DocumentForm:
@@ -367,7 +368,7 @@ class DocumentForm:
 
     def draft_deletion(self, old: Parsed) -> Draft:
         """Return the deletion of a document."""
-        return Draft(None)
+        return Draft(None, began=old.thread.created_at)
 
     def prepare(self, draft: Draft) -> None:
         """Write what the document will name."""

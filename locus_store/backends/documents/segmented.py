@@ -352,7 +352,7 @@ class SegmentedForm(DocumentForm):
 
     def draft_deletion(self, old: Parsed) -> Draft:
         gone = deriving.find_removed(old.thread) if self.derives else ()
-        return Draft(None, dropped=old.end.list_names(), removed=gone)
+        return replace(super().draft_deletion(old), dropped=old.end.list_names(), removed=gone)
 
     def finish(self, thread_id: str, draft: Draft) -> None:
         if self._is_late(draft):  # this process was suspended, and they may have been removed

@@ -469,10 +469,11 @@ class _Write(Generic[T]):
         found = access.get(self.thread_id)
         for sent in list(self.sent):
             draft, _, onto = sent
-            if found is None or draft.body is None:
-                if found is None and draft.body is None:
+            if draft.body is None:
+                now = self.threads.read_parsed(access, self.thread_id) if found else None
+                if now is None or now.thread.created_at != draft.began:  # the next of this id
                     return sent
-            elif self.threads.form.holds(found.content or b"", draft):
+            elif found is not None and self.threads.form.holds(found.content or b"", draft):
                 return sent
             if found is not None and onto not in {None, found.tag}:
                 self.sent.remove(sent)  # no delayed request can write it any more
