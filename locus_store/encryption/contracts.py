@@ -271,20 +271,38 @@ class EncryptedStore(Encrypts, BaseStore):
     async def forget(self, condition: Callable[[StoreItem], bool]) -> int:
         """Remove items, and destroy the keys that seal no other items; return how many items.
 
-        Reads all items. Those whose key was destroyed before are removed, too.
+        Reads all items. Those whose key was destroyed before are removed, too. One that is put
+        meanwhile stays.
         """
         await self.expire()
-        tenant, wanted = self._tenant_name, list[Name]()
+        tenant, wanted = self._tenant_name, list[StoreItem]()
         subjects = set[Subject]()
         async for stored in self.iterate_stored():
             item = await self._open_unless_forgotten(stored)
             if item is None or condition(item):
-                wanted.append((stored.namespace, stored.key))
+                wanted.append(stored)
                 subjects |= {make_item_subject(item)} if item else set()
         await self.encryption.note(tenant, subjects)
-        removed = sum([await self.delete(*it) for it in wanted])
+        removed = sum([await self._end(it) for it in wanted])
+        await self.expire()
         await self.encryption.destroy_noted(tenant, self._find_gone, subjects)
         return removed
+
+    async def _end(self, item: StoreItem) -> bool:
+        """Let an item expire, without its content; return ``False`` if it was put meanwhile."""
+        ended = Put(
+            namespace=item.namespace,
+            key=item.key,
+            json=b"null",
+            metadata={},
+            ttl_seconds=1,
+            expected_version=item.version,
+            stamp=replace(item.stamp, expires_at=item.created_at),
+            is_resealed=True,
+        )
+        with suppress(ConflictError):
+            return bool(await super().apply([ended]))
+        return False
 
     async def _open_unless_forgotten(self, item: StoreItem) -> StoreItem | None:
         try:

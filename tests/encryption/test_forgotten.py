@@ -115,6 +115,29 @@ async def test_a_namespace_is_forgotten_with_its_keys(encryption: Encryption, ur
         assert len(await encryption.list_receipts("default")) == 2
 
 
+async def test_an_item_that_is_replaced_while_it_is_forgotten_stays(
+    encryption: Encryption, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_storage(place.url, encryption=encryption) as storage:
+        store = storage.store()
+        for key in ("replaced", "old"):
+            await store.put(("m",), key, {"of": "zoe"}, {"user_id": "zoe"})
+        note = Encryption.note
+
+        async def note_late(self: Encryption, tenant: str, subjects: Any) -> None:
+            await note(self, tenant, subjects)
+            if subjects and not await store.get(("m",), "new"):
+                for key in ("replaced", "new"):
+                    await store.put(("m",), key, {"of": "max"}, {"user_id": "max"})
+
+        monkeypatch.setattr(Encryption, "note", note_late)
+        assert (await storage.backend.forget_user("zoe"))["store"] == 1
+        left = {it.key: it.value for it in await store.list(("m",))}
+        assert left == dict.fromkeys(("new", "replaced"), {"of": "max"})
+        assert len(await encryption.list_receipts(storage.backend.tenant or "")) == 1
+        assert await store.put(("m",), "old", 1) == 1
+
+
 async def test_a_forgetting_that_was_killed_is_completed_by_the_next(
     encryption: Encryption, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
