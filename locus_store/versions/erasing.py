@@ -63,6 +63,7 @@ async def erase(backend: ThreadStorage, find: FindThreads, key: str, value: Any)
         BackendError: Data of some threads stays; the others are removed.
         ConflictError: Another caller saves such threads at the same time.
     """
+    user_id = value if key == "user_id" else None
     which = f"of user {value!r}" if key == "user_id" else f"where {key!r} matches"
     failed = list[BackendError]()
     counts = dict.fromkeys(("threads", "checkpoints", "writes", "messages"), 0)
@@ -73,6 +74,8 @@ async def erase(backend: ThreadStorage, find: FindThreads, key: str, value: Any)
                 thread = await backend.read_thread(thread_id)
             except ForgottenError:
                 unreadable = 1
+            if thread is not None and not has(thread, key, value, user_id=user_id):
+                continue  # it was created again meanwhile
             try:
                 removed = await backend.remove_thread(thread_id)
             except BackendError as exc:
