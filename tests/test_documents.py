@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from drawer import Drawer
+from shelf import Shelf
 
 from locus_store import NewMessage, memory_checkpointer
 from locus_store.backends.documents import Body, ChangedError, DocumentBackend, Tag
 from locus_store.backends.documents.message_log import DocumentMessageLog
+from locus_store.backends.documents.objects import ObjectDocuments
+from locus_store.backends.documents.packed import PackedForm
+from locus_store.backends.documents.segmented import SegmentedForm
+from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.backends.file.backend import FileDocuments
 from locus_store.backends.file.format import LinesForm
 from locus_store.backends.memory.backend import MemoryDocuments
-from locus_store.testing.documents import DocumentsContract
+from locus_store.testing.documents import DocumentsContract, LostAnswers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +97,22 @@ async def test_a_put_that_is_done_after_it_was_asked_for_is_recognised() -> None
     assert [it.content for it in await log.load("t") or []] == [0, 1]
     documents.is_late = True
     assert await backend.copy_thread("t", "u")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("form", [PackedForm, LinesForm, SegmentedForm])
+async def test_a_lost_deletion_leaves_a_thread_that_was_created_since(form: Any) -> None:
+    def create() -> None:
+        other.write("t", lambda it: it.open_history("new"), creates=True)
+
+    documents = ObjectDocuments(Shelf(), "p/") if form is SegmentedForm else MemoryDocuments()
+    losing = LostAnswers(documents, create)
+    other = DocumentThreads(documents, form=form(documents))
+    backend = DocumentBackend(losing, form=form(losing))
+    await backend.write_state("t", {"n": 0})
+    losing.lost = 1
+    assert (await backend.remove_thread("t")).existed
+    assert other.read("t")
 
 
 def test_the_page_shows_the_toy_as_it_is() -> None:

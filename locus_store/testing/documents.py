@@ -254,19 +254,6 @@ class DocumentsContract(LoopKit):
         assert len(await backend.history("t")) == 2
         assert len(await backend.get_writes("t", "v1")) == 1
 
-    async def test_a_lost_deletion_is_recognised_though_the_thread_was_created_again(
-        self, documents: Any
-    ) -> None:
-        def create() -> None:
-            other.write("t", lambda it: it.open_history("new"), creates=True)
-
-        other, losing = DocumentThreads(documents), LostAnswers(documents, create)
-        backend = DocumentBackend(losing)
-        await backend.write_state("t", {"n": 0})
-        losing.lost = 1
-        assert (await backend.remove_thread("t")).existed
-        assert other.read("t")
-
     async def test_a_lost_put_of_the_last_attempt_is_recognised(
         self, documents: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -59,7 +60,8 @@ class DocumentMessageLog(OverThreads, BackendMessageLog):
             return self._commit(change, [it for it in others if it.puts])
         except (ConflictError, NotOwnerError):
             for name, until in claimed.items():
-                self._threads.write(name, partial(_release, until=until), creates=False)
+                with suppress(LocusStoreError):  # then it expires
+                    self._threads.write(name, partial(_release, until=until), creates=False)
             raise
 
     def _list_claims(self, change: LogChange, others: Sequence[LogEdit]) -> dict[str, str]:
