@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from drawer import Drawer
+from lost_answers import LostAnswers, LostAnswersContract
 from shelf import Shelf
 
 from locus_store import NewMessage, memory_checkpointer
@@ -21,20 +22,19 @@ from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.backends.file.backend import FileDocuments
 from locus_store.backends.file.format import LinesForm
 from locus_store.backends.memory.backend import MemoryDocuments
-from locus_store.testing.documents import DocumentsContract, LostAnswers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class TestMemoryDocuments(DocumentsContract):
+class TestMemoryDocuments(LostAnswersContract):
     @pytest.fixture
     def reopen(self) -> Any:
         documents = MemoryDocuments()
         return lambda: documents
 
 
-class TestFileDocuments(DocumentsContract):
+class TestFileDocuments(LostAnswersContract):
     form = LinesForm
 
     @pytest.fixture
@@ -42,7 +42,7 @@ class TestFileDocuments(DocumentsContract):
         return partial(FileDocuments, str(tmp_path / "threads"), 10.0)
 
 
-class TestDrawer(DocumentsContract):
+class TestDrawer(LostAnswersContract):
     @pytest.fixture
     def reopen(self, tmp_path: Path) -> Any:
         return partial(Drawer, tmp_path / "drawer.db")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import strategies as st
+from lost_answers import LostAnswersContract
 from properties import given, settings
 from shelf import ObjectsProbe, Shelf, shelf_backend
 
@@ -28,14 +29,14 @@ from locus_store.backends.documents.objects import (
     encode_name,
 )
 from locus_store.backends.documents.protocol import ChangedError
-from locus_store.testing.documents import DocumentsContract, WriteFaultsContract
+from locus_store.testing.documents import WriteFaultsContract
 from locus_store.versions.sizes import StatusesWanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class TestObjectDocuments(DocumentsContract):
+class TestObjectDocuments(LostAnswersContract):
     @pytest.fixture
     def reopen(self) -> Any:
         shelf = Shelf()

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from lost_answers import LostAnswersContract
 
 from locus_store.backends.documents.protocol import StaleTagError
 from locus_store.backends.oci.backend import BucketDocuments
-from locus_store.testing.documents import DocumentsContract, WriteFaultsContract
+from locus_store.testing.documents import WriteFaultsContract
 
 if TYPE_CHECKING:
     from buckets import DoubleBucket
 
 
-class TestBucketDocuments(DocumentsContract):
+class TestBucketDocuments(LostAnswersContract):
     @pytest.fixture
     def reopen(self, bucket: DoubleBucket) -> Any:
         return lambda: BucketDocuments(bucket.objects(), "p/")

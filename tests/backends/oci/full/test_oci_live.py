@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from lost_answers import LostAnswersContract
 from shelf import ObjectsProbe
 
 from locus_store import oci_bucket_checkpointer
@@ -21,7 +22,6 @@ from locus_store.backends.oci.backend import BucketBackend, BucketDocuments
 from locus_store.backends.oci.client import BucketObjects, BucketPlace
 from locus_store.backends.oci.options import OCIOptions
 from locus_store.testing import CheckpointerContract, StorageBackendContract
-from locus_store.testing.documents import DocumentsContract
 from locus_store.types.options import fill_defaults
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def test_what_the_documentation_leaves_open(objects: BucketObjects) -> None:
         objects.put(name, b"3", tag="another")
 
 
-class TestDocumentsOnOci(DocumentsContract):
+class TestDocumentsOnOci(LostAnswersContract):
     @pytest.fixture
     def reopen(self, objects: BucketObjects) -> Any:
         return lambda: BucketDocuments(objects, PREFIX)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from lost_answers import LostAnswersContract
 
 from locus_store.backends.documents import deriving
 from locus_store.backends.documents.objects import ObjectDocuments
 from locus_store.backends.opensearch.search import iterate_versions
 from locus_store.backends.opensearch.versions import VersionPlace
-from locus_store.testing.documents import DocumentsContract, WriteFaultsContract
+from locus_store.testing.documents import WriteFaultsContract
 
 if TYPE_CHECKING:
     from indexes import TestIndex
 
 
-class TestIndexDocuments(DocumentsContract):
+class TestIndexDocuments(LostAnswersContract):
     @pytest.fixture
     def reopen(self, index: TestIndex) -> Any:
         return lambda: ObjectDocuments(index.objects())
