@@ -5,7 +5,16 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from locus_store.backends.documents import Body, ChangedError, DocumentBackend, Tag, threads
+import pytest
+
+from locus_store.backends.documents import (
+    Body,
+    ChangedError,
+    DocumentBackend,
+    StaleTagError,
+    Tag,
+    threads,
+)
 from locus_store.backends.documents.packed import PackedForm
 from locus_store.backends.documents.protocol import Access, DocumentForm, Documents, Found
 from locus_store.backends.documents.threads import DocumentThreads
@@ -14,8 +23,6 @@ from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import pytest
 
     from locus_store.versions.threads import ThreadTransaction
 
@@ -68,6 +75,14 @@ class LostAnswersContract(DocumentsContract):
 
     form: ClassVar[Callable[..., DocumentForm]] = PackedForm
     """The form of threads in them."""
+
+    def test_a_refused_condition_is_no_lost_answer(self, documents: Any) -> None:
+        tag = documents.put("t", Body(0, b"one"), tag=None)
+        with pytest.raises(StaleTagError):
+            documents.put("t", Body(0, b"two"), tag=None)
+        documents.put("t", Body(0, b"two"), tag=tag)
+        with pytest.raises(StaleTagError):
+            documents.delete("t", tag=tag)
 
     async def test_a_put_whose_answer_was_lost_is_recognised(self, documents: Any) -> None:
         losing = LostAnswers(documents)

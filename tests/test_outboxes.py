@@ -220,9 +220,10 @@ async def test_of_users_who_append_beside_each_other_at_once_one_wins() -> None:
             return super().put(key, body, tag=tag)
 
     def append(user: str, other: str) -> str | None:
-        also = {(other, ""): [NewMessage(user)]}
+        said = [NewMessage(user)]
         try:
-            asyncio.run(new_log(documents).append(user, [NewMessage(user)], user_id=user, also=also))
+            log = new_log(documents)
+            asyncio.run(log.append(user, said, user_id=user, also={(other, ""): said}))
         except NotOwnerError:
             return None
         finally:

@@ -133,7 +133,7 @@ async def test_an_item_that_is_replaced_while_it_is_forgotten_stays(
         monkeypatch.setattr(Encryption, "note", note_late)
         assert (await storage.backend.forget_user("zoe"))["store"] == 1
         left = {it.key: it.value for it in await store.list(("m",))}
-        assert left == dict.fromkeys(("new", "replaced"), {"of": "max"})
+        assert left == {"new": {"of": "max"}, "replaced": {"of": "max"}}
         assert len(await encryption.list_receipts(storage.backend.tenant or "")) == 1
         assert await store.put(("m",), "old", 1) == 1
 

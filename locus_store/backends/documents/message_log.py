@@ -76,10 +76,11 @@ class DocumentMessageLog(OverThreads, BackendMessageLog):
         _require_own(change, look(partial(self._threads.read, name)))
         if look(partial(self._is_unclaimed, change)) and name < claims[-1].thread_id:
             claims.append(change)
-        return {it.thread_id: it.user_id or "" for it in sorted(claims, key=lambda it: it.thread_id)}
+        users = {it.thread_id: it.user_id or "" for it in claims}
+        return dict(sorted(users.items()))
 
-    def _commit(self, change: LogChange, applied: list[LogEdit]) -> LogChanged:
-        name, outbox = change.thread_id, Outbox(uuid4().hex, applied) if applied else None
+    def _commit(self, change: LogChange, others: list[LogEdit]) -> LogChanged:
+        name, outbox = change.thread_id, Outbox(uuid4().hex, others) if others else None
         own = [it for it in (*change.also, change) if it.thread_id == name]
 
         def apply(transaction: ThreadTransaction) -> LogChanged:
@@ -90,7 +91,7 @@ class DocumentMessageLog(OverThreads, BackendMessageLog):
                 (transaction.thread or transaction.begin()).outbox = outbox
             return changed
 
-        creates = any(it.puts for it in (*own, *applied))
+        creates = any(it.puts for it in (*own, *others))
         changed = self._threads.write(name, apply, creates=creates)
         if changed is None:
             _require_own(change, None)
@@ -181,7 +182,7 @@ def _claim(transaction: ThreadTransaction, put: PutThread) -> datetime | None:
 
 
 def _release(transaction: ThreadTransaction, until: datetime | None) -> None:
-    """Remove a thread that was claimed until a time, and that nobody has used since."""
+    """Remove a thread that was claimed until a time, and has not been used since."""
     if transaction.old and transaction.old.is_claim and transaction.old.expires_at == until:
         transaction.drop_thread()
 

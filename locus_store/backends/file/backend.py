@@ -10,7 +10,7 @@ from typing import Any, Final, Unpack
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.documents.protocol import Body, ChangedError, Documents, Found, Tag
+from locus_store.backends.documents.protocol import Body, Documents, Found, StaleTagError, Tag
 from locus_store.backends.documents.store import DocumentStore
 from locus_store.backends.file.descriptors import Opened
 from locus_store.backends.file.directory import Directory
@@ -56,7 +56,7 @@ class HeldFile:
 
     def _require(self, tag: Tag | None) -> None:
         if tag != (self._file.signature if self._file else None):
-            raise ChangedError
+            raise StaleTagError
 
 
 def _read_document(file: Opened, tag: Tag | None) -> Found:

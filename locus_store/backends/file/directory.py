@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
-from locus_store.backends.documents.protocol import Body, ChangedError
+from locus_store.backends.documents.protocol import Body, StaleTagError
 from locus_store.backends.file.descriptors import (
     Opened,
     Place,
@@ -249,7 +249,7 @@ class Directory:
         """Replace a locked file's content by ``body``; it is on disk when this returns.
 
         Raises:
-            ChangedError: Another process changed the file meanwhile.
+            StaleTagError: Another process changed the file meanwhile.
         """
         if file is None:
             self._make_folders(name)
@@ -311,7 +311,7 @@ class Directory:
         """Remove a locked file; the removal survives a crash once this returns.
 
         Raises:
-            ChangedError: Another process changed the file meanwhile.
+            StaleTagError: Another process changed the file meanwhile.
         """
         with self._require_place(name) as place:
             _require_unchanged(place, file)
@@ -368,9 +368,9 @@ def _refuse_sdk_thread(folder: Place) -> None:
 def _require_unchanged(place: Place, old: Opened | None) -> None:
     if old is None:
         if place.exists():
-            raise ChangedError
+            raise StaleTagError
     elif not is_at(old.descriptor, place) or read_signature(old.descriptor) != old.signature:
-        raise ChangedError
+        raise StaleTagError
 
 
 def _make_directory(path: str) -> None:
@@ -402,7 +402,7 @@ def _copy(source: int, target: int, size: int) -> None:
     while done < size:
         chunk = os.pread(source, min(_COPY_BYTES, size - done), done)
         if not chunk:
-            raise ChangedError
+            raise StaleTagError
         _write(target, chunk)
         done += len(chunk)
 

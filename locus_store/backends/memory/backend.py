@@ -13,7 +13,7 @@ from locus_store.backend import StorageBackend
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.item_store import ItemStore
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.documents.protocol import Body, ChangedError, Documents, Found, Tag
+from locus_store.backends.documents.protocol import Body, Documents, Found, StaleTagError, Tag
 from locus_store.backends.memory.options import InMemoryStoreOptions, MemoryCheckpointerOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
@@ -69,7 +69,7 @@ class MemoryDocuments(Documents):
     def _require(self, key: str, tag: Tag | None) -> _Document | None:
         found = self._stored.get(key)
         if tag != (found.tag if found else None):
-            raise ChangedError
+            raise StaleTagError
         return found
 
 
