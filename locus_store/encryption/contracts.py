@@ -171,6 +171,12 @@ def _open_read(sealing: Sealing, read: LogRead) -> LogRead:
     return read._replace(messages=[sealing.open_message(thread_id, it) for it in read.messages])
 
 
+class _Ended(Put):
+    """An item that expired long ago, without content, in the place of one; stored in clear."""
+
+    __slots__ = ()
+
+
 class EncryptedStore(Encrypts, BaseStore):
     """The part of a store that encrypts; embeddings stay in clear. See ``derive_class``."""
 
@@ -182,7 +188,7 @@ class EncryptedStore(Encrypts, BaseStore):
 
     async def _seal(self, changes: Sequence[Change]) -> list[Change]:
         sealing = await self.get_sealing()
-        return [sealing.seal_item(it) if isinstance(it, Put) else it for it in changes]
+        return [sealing.seal_item(it) if type(it) is Put else it for it in changes]
 
     async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
         found = await super().read(names)
@@ -290,7 +296,7 @@ class EncryptedStore(Encrypts, BaseStore):
 
     async def _end(self, item: StoreItem) -> bool:
         """Let an item expire, without its content; return ``False`` if it was put meanwhile."""
-        ended = Put(
+        ended = _Ended(
             namespace=item.namespace,
             key=item.key,
             json=b"null",
@@ -301,7 +307,7 @@ class EncryptedStore(Encrypts, BaseStore):
             is_resealed=True,
         )
         with suppress(ConflictError):
-            return bool(await super().apply([ended]))
+            return bool(await self.apply([ended]))
         return False
 
     async def _open_unless_forgotten(self, item: StoreItem) -> StoreItem | None:

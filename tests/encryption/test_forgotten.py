@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -136,6 +139,17 @@ async def test_an_item_that_is_replaced_while_it_is_forgotten_stays(
         assert left == {"new": {"of": "max"}, "replaced": {"of": "max"}}
         assert len(await encryption.list_receipts(storage.backend.tenant or "")) == 1
         assert await store.put(("m",), "old", 1) == 1
+
+
+async def test_the_record_names_the_items_that_are_forgotten(
+    encryption: Encryption, url: str
+) -> None:
+    async with open_storage(url, encryption=encryption, audit="me") as storage:
+        await storage.store().put(("m",), "k", 1, {"user_id": "zoe"})
+        await storage.backend.forget_user("zoe")
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        rows = connection.execute("SELECT detail FROM locus_audit WHERE method = 'forget_user'")
+        assert any("k" in json.loads(it).get("items", [[]])[0] for (it,) in rows)
 
 
 async def test_a_forgetting_that_was_killed_is_completed_by_the_next(
