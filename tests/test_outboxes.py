@@ -271,11 +271,13 @@ async def test_the_claim_of_a_killed_change_expires_unless_its_thread_is_used(
     log = new_log(documents)
     assert await log.backend.scan() == ["a"]
     if is_used:
-        await log.append("a", [NewMessage("hers")], user_id="alice")
+        await log.backend.copy_thread("a", "copy")
+        for it in ("a", "copy"):
+            await log.append(it, [NewMessage("hers")], user_id="alice")
     later = datetime.now(UTC) + timedelta(days=2)
     documents.read_clock = lambda: later  # type: ignore[method-assign]
     await log.backend.expire()
-    assert await log.backend.scan() == (["a"] if is_used else [])
+    assert await log.backend.scan() == (["a", "copy"] if is_used else [])
     assert await contents(log, "a") == (["hers"] if is_used else [])
 
 

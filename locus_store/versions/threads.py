@@ -201,7 +201,7 @@ class Thread:
             metadata=deepcopy(self.metadata),
             created_at=self.created_at,
             active_at=cut_to_minute(self.active_at),
-            expires_at=self.expires_at,
+            expires_at=None if self.is_claim else self.expires_at,
             lines=[self.histories[it].archive() for it in sorted(self.histories)],
             messages=deepcopy(self.list_messages()),
             logs=[*self.logs.values()],
