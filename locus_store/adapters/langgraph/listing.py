@@ -322,9 +322,9 @@ class DeltaHistories:
 async def remove_ended_calls(backend: FullBackend, thread_id: str) -> None:
     """Remove the namespaces of a thread's calls of subgraphs whose root checkpoint was removed.
 
-    Those of calls that are over are older than each root checkpoint that is left; others may be of
-    one that is not saved yet. A subgraph with a memory of its own has no task in its namespace's
-    name, and stays.
+    Those of calls that are over are older than each root checkpoint that is left, and so is the id
+    of their root; others may be of one that is not saved yet. A subgraph with a memory of its own
+    has no task in its namespace's name, and stays.
     """
     lines = defaultdict(list)
     for version in await backend.newest(VersionsWanted(thread_id=thread_id), MAX_COUNT):
@@ -334,5 +334,6 @@ async def remove_ended_calls(backend: FullBackend, thread_id: str) -> None:
     for name, found in lines.items():
         parents = found[0].metadata.get("parents")
         root = parents.get("") if isinstance(parents, dict) and ":" in name else None
-        if root not in kept and roots and found[0].created_at < roots[-1].created_at:
+        is_over = bool(roots) and found[0].created_at < roots[-1].created_at
+        if root not in kept and is_over and str(root) < roots[-1].checkpoint_id:
             await backend.remove(thread_id, [it.checkpoint_id for it in found], namespace=name)

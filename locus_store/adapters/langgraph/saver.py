@@ -188,8 +188,9 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             IntegrityError: The stored bytes do not give what was saved.
         """
         thread_id, checkpoint_ns, checkpoint_id = parse_config(config)
-        if (turns := held_here.get()) and RUNTIME in config["configurable"]:
-            config["configurable"][HELD] = turns
+        given, turns = config["configurable"], held_here.get()
+        if RUNTIME in given and (turns or HELD in given):  # a node's config may outlive its run
+            given[HELD] = turns
         await wait_for_saves(self.saver.backend, f"{thread_id}\0{checkpoint_ns}")
         found = await self.saver.backend.read_kept(
             thread_id, checkpoint_id, namespace=make_line_name(checkpoint_ns), with_writes=True
@@ -282,14 +283,14 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             except ConflictError as exc:
                 if not await self._is_of_same_step(exc, thread_id, checkpoint_ns, save["metadata"]):
                     raise
-                is_root = parent is None
                 name = await self.saver.put(
-                    **save, parent_checkpoint_id=parent, fork=not is_root, is_root=is_root
+                    **save, parent_checkpoint_id=parent, fork=bool(parent), is_root=not parent
                 )
         state, trusts = save["checkpoint_data"], self.trust_new_versions
         values.note_put(line, name, versions, state, only_joins=not trusts)
-        is_first = not checkpoint_ns and fields.get("source") == "input"
-        if keep and is_first and self.saver.on_conflict == "raise":  # else it may be overtaken
+        is_only = config["configurable"].get("__pregel_durability") == "exit"  # save of its run
+        is_once = not checkpoint_ns and (is_only or fields.get("source") in {"input", "update"})
+        if keep and is_once and self.saver.on_conflict == "raise":  # else it may be overtaken
             with suppress(LocusStoreError):  # the thread's next run tries again
                 await remove_ended_calls(needs(self.saver.backend, FullBackend), thread_id)
         place = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": name}
@@ -424,9 +425,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             NotFoundError: There is no source.
             ConflictError: The target exists already.
         """
-        await self.saver.copy_thread(
-            format_thread_id(source_thread_id), format_thread_id(target_thread_id)
-        )
+        await self.saver.copy_thread(*map(format_thread_id, (source_thread_id, target_thread_id)))
 
     copy_thread = make_sync_wrapper(acopy_thread)
 

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -485,13 +486,47 @@ def test_a_prune_removes_the_calls_of_subgraphs_that_are_over(any_storage, call)
     assert count_lines(call, graph.checkpointer) == {"": 1, "memory": 1}
 
 
-def test_keep_last_removes_the_calls_of_subgraphs_with_their_checkpoints(any_storage, call):
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("updates", [False, True])
+def test_keep_last_removes_the_calls_of_subgraphs_with_their_checkpoints(
+    any_storage, call, updates, durability
+):
     graph = calling(any_storage.open(keep_last=4))
     for n in range(6):
-        call.invoke(graph, {"said": ["in"]}, durability="sync")
+        if updates:
+            call(graph, "update_state", at(), {"said": ["in"]}, as_node=START)
+        call.invoke(graph, None if updates else {"said": ["in"]}, durability=durability)
         assert count_lines(call, graph.checkpointer)["inner"] <= 5  # of two calls
-        found = call.invoke(graph, Command(resume=n), durability="sync")
+        found = call.invoke(graph, Command(resume=n), durability=durability)
     assert found == {"said": ["in"] * 6, "n": 10}
+
+
+def test_a_subgraph_that_is_faster_than_the_first_save_of_its_run_is_kept(monkeypatch):
+    saver, is_called = LangGraphSaver.from_url("memory://", keep_last=1), threading.Event()
+    put = saver.saver.put
+
+    async def put_late(**save):
+        if not save["checkpoint_ns"]:
+            assert is_called.wait(60)
+        return await put(**save)
+
+    def fast(state):
+        return {"said": ["fast"]}
+
+    def call_inner(state):
+        return inner.invoke(state)
+
+    def note_call(state):
+        time.sleep(0.5)  # the subgraph is saved meanwhile
+        is_called.set()
+        time.sleep(0.5)  # the run is, too
+        return {"said": ["noted"]}
+
+    monkeypatch.setattr(saver.saver, "put", put_late)
+    inner = chain(fast, note_call).compile()
+    graph = StateGraph(Said).add_node(call_inner).add_edge(START, "call_inner")
+    found = graph.compile(checkpointer=saver).invoke({"said": []}, at(), durability="async")
+    assert found["said"] == ["fast", "noted"]
 
 
 def test_subgraphs_of_subgraphs_are_resumed(storage, call):
@@ -897,6 +932,20 @@ def test_parallel_nodes_and_tasks_write_within_the_turn_of_their_run(storage, ca
         found = graph.invoke({"said": ["in"]}, at("u"), durability=durability)
     assert found["said"] == ["in"] + ["told"] * 3
     assert run_in_turns(add).invoke([1, 2], at("v"), durability=durability) == 3
+
+
+def test_a_run_with_the_config_of_a_node_has_no_turn_of_the_nodes_run(storage, call):
+    configs = []
+
+    def note(state, config):
+        configs.append(config)
+        return {"said": ["noted"]}
+
+    graph = StateGraph(Said).add_node(note).add_edge(START, "note")
+    graph = graph.compile(checkpointer=storage.open())
+    call.invoke(run_in_turns(graph), {"said": ["in"]})
+    for run in (graph, run_in_turns(graph)):
+        assert call.invoke(run, {"said": ["in"]}, configs[0])["said"][-1] == "noted"
 
 
 def test_an_entrypoint_remembers_and_its_tasks_run_once(storage, call):
