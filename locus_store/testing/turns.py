@@ -23,6 +23,7 @@ from locus_store.testing.kit import (
     requires,
     run_in_loops,
     seam,
+    wait_for_expiry,
 )
 from locus_store.testing.steps import make_write
 from locus_store.types.turns import TurnStep
@@ -182,7 +183,7 @@ class Turns(Kit):
     ) -> None:
         async with checkpointer.turn("t"):
             await another(ttl_seconds=0.000001).save(self.new("a"), "t")
-            assert await checkpointer.exists("t") is False
+            await wait_for_expiry(checkpointer.load, "t")
         assert await checkpointer.turns() == []
         await checkpointer.save(self.new("b"), "t")
 
