@@ -31,10 +31,12 @@ import time
 from collections import Counter, defaultdict
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import asyncpg
 
 from benchmarks.machine import described, table
 from benchmarks.places import patroni_cluster
@@ -516,6 +518,7 @@ async def run(options: argparse.Namespace, record: Record) -> Counter[str]:
             finally:  # an interrupted start would leave its programs
                 await asyncio.wait([started])
             await asyncio.to_thread(migrate.upgrade, cluster.url)
+            await wait_for_tables(cluster)
             storm = Storm(cluster, record, options.pace)
             is_whole = True
             try:
@@ -526,6 +529,17 @@ async def run(options: argparse.Namespace, record: Record) -> Counter[str]:
                 failures += storm.failures
                 await storm.close()
     return failures
+
+
+async def wait_for_tables(cluster: Any) -> None:
+    """Wait until each server has the tables: Patroni calls a standby running that is behind."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        for node in cluster.nodes:
+            connection = await asyncpg.connect(f"postgresql://postgres@127.0.0.1:{node.port}")
+            find = partial(connection.fetchval, "SELECT to_regclass('locus_lines')")
+            while not await find():  # noqa: ASYNC110  (of another process)
+                await asyncio.sleep(0.1)
+            await connection.close()
 
 
 async def run_all(options: argparse.Namespace, record: Record) -> Counter[str]:
