@@ -29,7 +29,7 @@ HIDDEN = frozenset({
     "mark", "revision", "updated_at", "created_at", "changed_at", "expires_at", "score",
 })  # fmt: skip
 EXPIRY_SECONDS = 0.001
-"""What expires after this time has expired on both sides before the next call."""
+"""Time to live of the expiring log, and the pause between two calls."""
 
 
 class Side:
